@@ -1,0 +1,454 @@
+"""Attention: score the keys, mix the values.
+
+The maths are free functions, to be read beside the notes; the layers hold the parameters.
+Axes: b batch, q query, k key, h heads, g key/value heads, r query heads that share one of them, d head_dim.
+"""
+
+import contextlib
+import contextvars
+from functools import partial
+
+import keras
+from keras import ops
+
+from keras_tfm.layers import fused, masks
+from keras_tfm.layers.positions import SCHEMES, known
+
+# ── scores: queries (b, q, h, d), keys (b, k, g, d) → (b, h, q, k) ──────────────────────────────────────────────────
+
+
+def dot(q, k):
+    """qᵀk."""
+    grouped = ops.reshape(q, (*ops.shape(q)[:2], k.shape[2], -1, q.shape[3]))
+    scores = ops.einsum("bqgrd,bkgd->bgrqk", grouped, k)
+    return ops.reshape(scores, (ops.shape(q)[0], q.shape[2], ops.shape(q)[1], ops.shape(k)[1]))
+
+
+def scaled_dot(q, k):
+    """qᵀk / √d (https://arxiv.org/abs/1706.03762); without the scale, large `d` saturates the softmax."""
+    return dot(q * q.shape[-1] ** -0.5, k)
+
+
+def cosine(q, k, log_temperature):
+    """√d cos(q, k) / temperature, which each head learns (https://arxiv.org/abs/2010.04245); it starts at one."""
+    q, k = (ops.normalize(ops.cast(x, "float32"), axis=-1) for x in (q, k))
+    return scaled_dot(q * (q.shape[-1] * ops.exp(-ops.cast(log_temperature, "float32")))[:, None], k)
+
+
+def bilinear(q, k, kernel):
+    """qᵀWk, Luong's "general" score (https://arxiv.org/abs/1508.04025)."""
+    return dot(ops.einsum("bqhd,hde->bqhe", q, kernel), k)
+
+
+def additive(q, k, query_kernel, key_kernel, vector):
+    """vᵀ tanh(Wq + Uk), the multi-layer perceptron of https://arxiv.org/abs/1409.0473."""
+    k = ops.repeat(k, q.shape[2] // k.shape[2], axis=2)
+    wq = ops.einsum("bqhd,hde->bqhe", q, query_kernel)
+    uk = ops.einsum("bkhd,hde->bkhe", k, key_kernel)
+    return ops.einsum("bqkhd,hd->bhqk", ops.tanh(wq[:, :, None] + uk[:, None]), vector)
+
+
+def concat(q, k, kernel, vector):
+    """vᵀ tanh(W[q; k]) (https://arxiv.org/abs/1508.04025): W's upper half meets q, its lower half k."""
+    return additive(q, k, *ops.split(kernel, 2, axis=1), vector)
+
+
+# Word → function and its weights, each given per head and in units of head_dim.
+SCORES = {
+    "dot": (dot, {}),
+    "scaled_dot": (scaled_dot, {}),
+    "cosine": (cosine, {"log_temperature": ()}),
+    "bilinear": (bilinear, {"kernel": (1, 1)}),
+    "additive": (additive, {"query_kernel": (1, 1), "key_kernel": (1, 1), "vector": (1,)}),
+    "concat": (concat, {"kernel": (2, 1), "vector": (1,)}),
+}
+
+
+# ── mixing: float32 scores (b, h, q, k) and a mask that broadcasts to them → weights of the same shape ──────────────
+
+
+def soft(scores, mask=None):
+    """Softmax over the keys that may be attended to; a row without any is zero, and so is its gradient."""
+    if mask is None:
+        return ops.softmax(scores)
+    return ops.where(mask, ops.softmax(ops.where(mask, scores, -1e30)), 0.0)
+
+
+def hard(scores, mask=None):
+    """All weight on the best key; the gradient passes straight through to the softmax."""
+    weights = soft(scores, mask)
+    best = ops.one_hot(ops.top_k(weights, 1)[1][..., 0], ops.shape(weights)[-1], dtype=weights.dtype)
+    best = best * ops.cast(ops.any(weights > 0, axis=-1, keepdims=True), weights.dtype)
+    return weights + ops.stop_gradient(best - weights)
+
+
+MIXINGS = {"soft": soft, "hard": hard}
+
+
+def attention(q, k, v, score=scaled_dot, mixing=soft, mask=None, bias=None, dropout=None):
+    """Mixes the values by how well queries and keys agree.
+
+    Args:
+        q: queries (b, q, h, d).
+        k, v: keys and values (b, k, g, d); `g` divides `h`.
+        score: `(q, k) → (b, h, q, k)`, see `SCORES`.
+        mixing: `soft` or `hard`.
+        mask: booleans, True = may attend, broadcastable to (b, h, q, k).
+        bias: added to the scores, broadcastable to (b, h, q, k).
+        dropout: applied to the weights.
+
+    Returns:
+        context (b, q, h, d) and float32 weights (b, h, q, k).
+
+    >>> q = k = v = keras.random.normal((2, 5, 4, 8))
+    >>> context, weights = attention(q, k, v, mask=masks.causal(5, 5))
+    >>> print(context.shape, weights.shape)
+    (2, 5, 4, 8) (2, 4, 5, 5)
+    """
+    scores = ops.cast(score(q, k), "float32")
+    if bias is not None:
+        scores = scores + ops.cast(bias, "float32")
+    weights = mixing(scores, mask)
+    dropped = weights if dropout is None else dropout(weights)
+    grouped = ops.reshape(ops.cast(dropped, v.dtype), (ops.shape(q)[0], v.shape[2], -1, ops.shape(q)[1], ops.shape(v)[1]))
+    context = ops.einsum("bgrqk,bkgd->bqgrd", grouped, v)
+    return ops.reshape(context, (*ops.shape(q)[:3], v.shape[3])), weights
+
+
+def self_attention(x, mask=None):
+    """Self-attention without parameters: `y_i = Σ_j softmax_j(x_i · x_j) x_j`.
+
+    Args:
+        x: (batch, length, features).
+        mask: booleans (batch or 1, length, length), True = may attend.
+
+    >>> print(self_attention(ops.ones((1, 3, 4))).shape)
+    (1, 3, 4)
+    """
+    x = ops.convert_to_tensor(x)
+    weights = soft(ops.cast(ops.einsum("bqd,bkd->bqk", x, x), "float32"), mask)
+    return ops.einsum("bqk,bkd->bqd", ops.cast(weights, x.dtype), x)
+
+
+def local_attention(attend, q, k, v, window, causal=False, key_mask=None):
+    """Attention to keys less than `window` away, at a cost that grows with length × window.
+
+    The sequence is cut into blocks of `window`; each is a row of its own that sees itself and its neighbours.
+
+    Args:
+        attend: `(q, k, v, mask) → context`, called once with blocks for a batch. In it, query `i` stands at `i + window`.
+        q, k, v: (b, t, h or g, d).
+        key_mask: (b, t).
+    """
+    batch, length = ops.shape(q)[:2]
+    blocks = (length + window - 1) // window
+    neighbours = 2 if causal else 3
+    if key_mask is None:
+        key_mask = ops.ones((batch, length), dtype="bool")
+
+    def cut(x):
+        """(b, t, …) → (b, blocks, window, …), the last block filled up."""
+        x = ops.concatenate([x, ops.zeros((batch, window, *x.shape[2:]), dtype=x.dtype)], axis=1)
+        return ops.reshape(x[:, : blocks * window], (batch, blocks, window, *x.shape[2:]))
+
+    def surround(x):
+        """(b, t, …) → (b · blocks, neighbours · window, …): each block between the one before and the one after."""
+        x = cut(x)
+        edge = ops.zeros_like(x[:, :1])
+        padded = ops.concatenate([edge, x, edge], axis=1)
+        around = [padded[:, shift : blocks + shift] for shift in range(neighbours)]
+        return ops.reshape(ops.concatenate(around, axis=2), (batch * blocks, neighbours * window, *x.shape[3:]))
+
+    near = masks.window(window, neighbours * window, window, start=window)
+    past = masks.causal(window, neighbours * window, start=window) if causal else None
+    mask = masks.combine(surround(key_mask), near, past, rank=4)
+    context = attend(ops.reshape(cut(q), (batch * blocks, window, *q.shape[2:])), surround(k), surround(v), mask)
+    return ops.reshape(context, (batch, blocks * window, *q.shape[2:]))[:, :length]
+
+
+# ── recording ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_maps = contextvars.ContextVar("attention maps", default=None)
+
+
+@contextlib.contextmanager
+def record_attention(*models):
+    """Collects the attention maps of all attention layers that run inside the context, of any model, unchanged.
+
+    Args:
+        models: those whose `predict` shall be recorded too; it runs eagerly meanwhile.
+
+    Returns:
+        a dict: path of the layer → a list of arrays (batch, heads, query, key), one per call.
+
+    >>> layer = MultiHeadSelfAttention(num_heads=2, name="attention")
+    >>> with record_attention() as maps:
+    ...     y = layer(ops.ones((1, 3, 4)))
+    >>> maps["attention"][0].shape
+    (1, 2, 3, 3)
+    """
+    before = [(model, model.run_eagerly, model.predict_function) for model in models]
+    token = _maps.set({})
+    try:
+        for model in models:
+            model.run_eagerly, model.predict_function = True, None
+        yield _maps.get()
+    finally:
+        _maps.reset(token)
+        for model, run_eagerly, predict_function in before:
+            model.run_eagerly, model.predict_function = run_eagerly, predict_function
+
+
+# ── layers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+# Word → width of a head.
+HEADS = {
+    "standard": lambda width, num_heads: width // num_heads,  # each head sees the whole input through k/h features
+    "narrow": lambda width, num_heads: width // num_heads,  # each head sees only its own chunk of k/h features
+    "wide": lambda width, num_heads: width,  # each head sees the whole input through k features
+}
+
+
+def glorot(fan_in, fan_out):
+    """Glorot's uniform limits for one matrix; Keras takes the axes of a rank 3 kernel for those of a convolution."""
+    limit = (6 / (fan_in + fan_out)) ** 0.5
+    return keras.initializers.RandomUniform(-limit, limit)
+
+
+@keras.saving.register_keras_serializable(package="keras_tfm")
+class MultiHeadAttention(masks.MaskedLayer):
+    """Attention of one sequence to another.
+
+    Its weights have the shapes and the order of `keras.layers.MultiHeadAttention`: `set_weights` takes them over.
+
+    Args:
+        num_heads: number of query heads.
+        num_kv_heads: number of key/value heads, a divisor of `num_heads`: one for multi-query, a few for grouped
+            attention (https://arxiv.org/abs/2305.13245). As many as `num_heads` by default.
+        heads: "standard", "narrow" or "wide", see `HEADS`.
+        score: a word of `SCORES`.
+        mixing: "soft" or "hard".
+        attention_dropout: rate of dropout on the attention weights.
+        use_bias: whether the four projections have a bias.
+
+    Call arguments:
+        x: (batch, query, features).
+        memory: (batch, key, any features).
+        mask: (batch, query); rows of False get zero context.
+        memory_mask: (batch, key), (batch, query, key) or (batch, heads, query, key).
+        attention_mask: (query, key), (batch, query, key) or (batch, heads, query, key).
+        cache: what `memory_cache(memory)` returned, in place of `memory`.
+
+    Returns:
+        (batch, query, features); with a cache, the same and the cache.
+
+    >>> x, memory = ops.ones((2, 3, 8)), ops.ones((2, 5, 16))
+    >>> print(MultiHeadAttention(num_heads=4, num_kv_heads=2)(x, memory).shape)
+    (2, 3, 8)
+    """
+
+    OPTIONS = ("num_kv_heads", "heads", "score", "mixing", "attention_dropout", "use_bias")
+    causal, window, scheme = False, None, SCHEMES[None]  # self-attention sets its own
+
+    def __init__(
+        self,
+        num_heads,
+        num_kv_heads=None,
+        heads="standard",
+        score="scaled_dot",
+        mixing="soft",
+        attention_dropout=0.0,
+        use_bias=True,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        for name, word, allowed in (("heads", heads, HEADS), ("score", score, SCORES), ("mixing", mixing, MIXINGS)):
+            if word not in allowed:
+                raise ValueError(f"`{name}` must be one of {sorted(allowed)}. Received: {name}={word!r}")
+        if num_heads <= 0:
+            raise ValueError(f"`num_heads` must be positive. Received: num_heads={num_heads!r}")
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if num_kv_heads <= 0 or num_heads % num_kv_heads:
+            raise ValueError(f"`num_kv_heads` must divide num_heads={num_heads}. Received: num_kv_heads={num_kv_heads!r}")
+        self.num_heads, self.num_kv_heads, self.use_bias = num_heads, num_kv_heads, use_bias
+        self.heads, self.score, self.mixing = heads, score, mixing
+        self.dropout = keras.layers.Dropout(attention_dropout, dtype="float32") if attention_dropout else None
+
+    def build(self, x_shape, memory_shape=None):
+        width, memory_width = x_shape[-1], (memory_shape or x_shape)[-1]
+        if self.heads != "wide" and width % self.num_heads or self.heads == "narrow" and memory_width % self.num_kv_heads:
+            raise ValueError(
+                f"`num_heads` must divide the width of the input. Received: num_heads={self.num_heads}, "
+                f"num_kv_heads={self.num_kv_heads}, heads={self.heads!r}, width={width}, width of memory={memory_width}"
+            )
+        self.head_dim = HEADS[self.heads](width, self.num_heads)
+        self.query_dense = self._head_dense("query", width, self.num_heads)
+        self.key_dense = self._head_dense("key", memory_width, self.num_kv_heads)
+        self.value_dense = self._head_dense("value", memory_width, self.num_kv_heads)
+        self.output_dense = keras.layers.EinsumDense(
+            "bqhd,hde->bqe",
+            output_shape=(None, width),
+            bias_axes="e" if self.use_bias else None,
+            kernel_initializer=glorot(self.num_heads * self.head_dim, width),
+            dtype=self.dtype_policy,
+            name="output",
+        )
+        self.output_dense.build((None, None, self.num_heads, self.head_dim))
+        self.score_weights = {}
+        for name, units in SCORES[self.score][1].items():
+            shape = [unit * self.head_dim for unit in units]
+            initializer = glorot(*[*shape, 1][:2]) if shape else "zeros"
+            self.score_weights[name] = self.add_weight((self.num_heads, *shape), initializer, name=name)
+
+    def _head_dense(self, name, width, num_heads):
+        narrow = self.heads == "narrow"
+        fan_in = width // num_heads if narrow else width
+        dense = keras.layers.EinsumDense(
+            "bqhc,hcd->bqhd" if narrow else "bqc,chd->bqhd",
+            output_shape=(None, num_heads, self.head_dim),
+            bias_axes="hd" if self.use_bias else None,
+            kernel_initializer=glorot(fan_in, self.head_dim if narrow else num_heads * self.head_dim),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+        dense.build((None, None, num_heads, fan_in) if narrow else (None, None, width))
+        return dense
+
+    def call(self, x, memory=None, mask=None, memory_mask=None, attention_mask=None, cache=None, training=None):
+        if memory is None and cache is None:
+            raise ValueError("`memory` must be given, or a `cache` made from it. Received: memory=None, cache=None")
+        q = self.project(self.query_dense, x)
+        memory_cache = self.memory_cache(memory, memory_mask) if cache is None else cache
+        key_mask = masks.combine(memory_cache.get("mask"), None if cache is None else memory_mask)
+        if key_mask is not None and len(key_mask.shape) > 2:
+            key_mask, attention_mask = None, masks.combine(key_mask, attention_mask)
+        context = self.attend(q, memory_cache["k"], memory_cache["v"], key_mask, attention_mask, training)
+        y = self.finish(context, mask)
+        return y if cache is None else (y, cache)
+
+    def memory_cache(self, memory, memory_mask=None):
+        """Keys, values and mask of a memory that stays the same from step to step of decoding."""
+        cache = {"k": self.project(self.key_dense, memory), "v": self.project(self.value_dense, memory)}
+        mask = masks.merge(memory, memory_mask)
+        return cache if mask is None else {**cache, "mask": mask}
+
+    def project(self, dense, x):
+        """(b, t, features) → (b, t, heads, head_dim)."""
+        if self.heads == "narrow":
+            num_heads = dense.kernel.shape[0]
+            x = ops.reshape(x, (*ops.shape(x)[:2], num_heads, x.shape[-1] // num_heads))
+        return dense(x)
+
+    def attend(self, q, k, v, key_mask=None, attention_mask=None, training=None):
+        """The cheapest way that is exact."""
+        if attention_mask is None and _maps.get() is None:
+            length = ops.shape(q)[1]
+            if self.window and not (isinstance(length, int) and length <= 2 * self.window):
+                weigh = partial(self.weigh, start=self.window, training=training)
+                return local_attention(weigh, q, k, v, self.window, self.causal, key_mask)
+            plain = self.score == "scaled_dot" and self.mixing == "soft" and not self.window
+            if plain and self.scheme.bias is None and not (self.dropout and training):
+                context = fused.attention(q, k, v, key_mask, self.causal)
+                if context is not None:
+                    return context
+        return self.attend_to_all(q, k, v, key_mask, attention_mask, training=training)
+
+    def attend_to_all(self, q, k, v, key_mask, attention_mask, start=0, training=None):
+        query_len, key_len = ops.shape(q)[1], ops.shape(k)[1]
+        past = masks.causal(query_len, key_len, start) if self.causal else None
+        near = masks.window(query_len, key_len, self.window, start) if self.window else None
+        return self.weigh(q, k, v, masks.combine(key_mask, past, near, attention_mask, rank=4), start, training)
+
+    def weigh(self, q, k, v, mask, start=0, training=None):
+        score = partial(SCORES[self.score][0], **self.score_weights)
+        bias = None
+        if self.scheme.bias is not None:
+            distance = masks.distance(ops.shape(q)[1], ops.shape(k)[1], start)
+            bias = self.scheme.bias(distance, self.num_heads, self.causal, **self.position_weights)
+        dropout = partial(self.dropout, training=training) if self.dropout else None
+        context, weights = attention(q, k, v, score, MIXINGS[self.mixing], mask, bias, dropout)
+        if _maps.get() is not None:
+            _maps.get().setdefault(self.path, []).append(ops.convert_to_numpy(weights))
+        return context
+
+    def finish(self, context, mask):
+        """(b, q, h, d) → (b, q, features)."""
+        if mask is not None:
+            context = ops.where(mask[:, :, None, None], context, 0)
+        return self.output_dense(context)
+
+
+@keras.saving.register_keras_serializable(package="keras_tfm")
+class MultiHeadSelfAttention(MultiHeadAttention):
+    """Attention of a sequence to itself.
+
+    Args:
+        num_heads: number of query heads.
+        causal: whether a token sees only itself and what came before.
+        window: if given, a token sees only what is less than `window` positions away, at linear cost.
+        positions: None, "rotary", "relative" (T5's bias) or "alibi".
+        **kwargs: the other options of `MultiHeadAttention`.
+
+    Call arguments:
+        x: (batch, length, features).
+        mask: (batch, length), True = a token; Keras fills it in after `Embedding(mask_zero=True)`.
+        attention_mask: (query, key), (batch, query, key) or (batch, heads, query, key), True = may attend.
+        cache: of `empty_cache`; keys and values of `x` are written into it from position `start` on.
+        start: position of the first token of `x`.
+
+    Returns:
+        (batch, length, features); with a cache, the same and the new cache.
+
+    >>> layer = MultiHeadSelfAttention(num_heads=2, causal=True, positions="rotary")
+    >>> x = keras.random.normal((1, 3, 8))
+    >>> full, cache = layer(x), layer.empty_cache(batch_size=1, max_length=3)
+    >>> for t in range(3):
+    ...     step, cache = layer(x[:, t : t + 1], cache=cache, start=t)
+    >>> bool(ops.all(ops.abs(step[:, 0] - full[:, 2]) < 1e-5))
+    True
+    """
+
+    OPTIONS = ("causal", "window", "positions", *MultiHeadAttention.OPTIONS)
+
+    def __init__(self, num_heads, causal=False, window=None, positions=None, **kwargs):
+        super().__init__(num_heads, **kwargs)
+        if window is not None and window <= 0:
+            raise ValueError(f"`window` must be None or a positive integer. Received: window={window!r}")
+        if positions not in SCHEMES:
+            raise ValueError(f"`positions` must be one of {list(SCHEMES)}. Received: positions={positions!r}")
+        self.causal, self.window, self.positions, self.scheme = causal, window, positions, SCHEMES[positions]
+
+    def build(self, x_shape):
+        super().build(x_shape)
+        if self.positions == "rotary" and self.head_dim % 2:
+            raise ValueError(f'`positions="rotary"` needs an even head_dim. Received: head_dim={self.head_dim}')
+        normal = keras.initializers.RandomNormal(stddev=0.02)
+        weights = self.scheme.weights(self.num_heads)
+        self.position_weights = {name: self.add_weight(shape, normal, name=name) for name, shape in weights.items()}
+
+    def call(self, x, mask=None, attention_mask=None, cache=None, start=0, training=None):
+        q, k, v = (self.project(dense, x) for dense in (self.query_dense, self.key_dense, self.value_dense))
+        places = ops.arange(ops.shape(x)[1], dtype="int32") + start
+        q, k = self.scheme.rotate(q, places), self.scheme.rotate(k, places)
+        if cache is None:
+            return self.finish(self.attend(q, k, v, mask, attention_mask, training), mask)
+        cache = self.write(cache, k, v, mask, start)
+        context = self.attend_to_all(q, cache["k"], cache["v"], cache["mask"], attention_mask, start, training)
+        return self.finish(context, mask), cache
+
+    def empty_cache(self, batch_size, max_length):
+        """Room for the keys and values of `max_length` tokens, and for whether each is one: the last axes are heads, head_dim."""
+        shape = (batch_size, max_length, self.num_kv_heads, self.head_dim)
+        zeros = ops.zeros(shape, dtype=self.compute_dtype)
+        return {"k": zeros, "v": zeros, "mask": ops.zeros(shape[:2], dtype="bool")}
+
+    def write(self, cache, k, v, mask, start):
+        """The cache with `k`, `v` and `mask` in the places from `start` on."""
+        room, end = cache["k"].shape[1], known(start + ops.shape(k)[1])
+        if not self.causal:
+            raise ValueError("`cache` needs causal=True: what is cached must not depend on later tokens. Received: causal=False")
+        if None not in (room, end) and end > room:
+            raise ValueError(f"`cache` must have room for every token. Received: room for {room}, last token at {end - 1}")
+        mask = ops.ones(ops.shape(k)[:2], dtype="bool") if mask is None else mask
+        new = {"k": k, "v": v, "mask": mask}
+        return {name: ops.slice_update(cache[name], [0, start, 0, 0][: len(x.shape)], x) for name, x in new.items()}

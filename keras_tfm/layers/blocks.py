@@ -1,0 +1,209 @@
+"""Transformer blocks: attention and feed-forward, each with its residual connection, norm and dropout."""
+
+from functools import partial
+
+import keras
+
+from keras_tfm.layers.attention import MultiHeadAttention, MultiHeadSelfAttention
+from keras_tfm.layers.masks import MaskedLayer
+
+NORMS = {"layer": partial(keras.layers.LayerNormalization, epsilon=1e-5), "rms": keras.layers.RMSNormalization}
+PLAIN = ("relu", "gelu", "swish")
+GATES = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "swish"}  # https://arxiv.org/abs/2002.05202
+
+
+@keras.saving.register_keras_serializable(package="keras_tfm")
+class FeedForward(keras.layers.Layer):
+    """The same small network for each token: `W₂ f(W₁x)`, or `W₂ (f(W₁x) · Vx)` with a gate.
+
+    Args:
+        ff_dim: width in the middle.
+        activation: "relu", "gelu", "swish", or gated "glu", "reglu", "geglu", "swiglu".
+
+    Call arguments:
+        x: (batch, length, features).
+
+    Returns:
+        (batch, length, features).
+
+    >>> print(FeedForward(ff_dim=32, activation="swiglu")(keras.ops.ones((2, 3, 8))).shape)
+    (2, 3, 8)
+    """
+
+    def __init__(self, ff_dim, activation="relu", **kwargs):
+        super().__init__(**kwargs)
+        if activation not in (*PLAIN, *GATES):
+            raise ValueError(f"`activation` must be one of {[*PLAIN, *GATES]}. Received: activation={activation!r}")
+        if ff_dim <= 0:
+            raise ValueError(f"`ff_dim` must be positive. Received: ff_dim={ff_dim!r}")
+        self.ff_dim, self.activation = ff_dim, activation
+        self.supports_masking = True
+
+    def build(self, x_shape):
+        self.inner = keras.layers.Dense(self.ff_dim, dtype=self.dtype_policy, name="inner")
+        self.inner.build(x_shape)
+        if self.activation in GATES:
+            self.gated = keras.layers.Dense(self.ff_dim, dtype=self.dtype_policy, name="gated")
+            self.gated.build(x_shape)
+        self.outer = keras.layers.Dense(x_shape[-1], dtype=self.dtype_policy, name="outer")
+        self.outer.build((*x_shape[:-1], self.ff_dim))
+
+    def call(self, x):
+        middle = keras.activations.get(GATES.get(self.activation, self.activation))(self.inner(x))
+        return self.outer(middle * self.gated(x) if self.activation in GATES else middle)
+
+    def compute_output_shape(self, x_shape):
+        return x_shape
+
+
+class Residual(keras.layers.Layer):
+    """Joins a sublayer to the residual stream: `norm(x + f(x))` as in the paper, or `x + f(norm(x))` with `norm_first`."""
+
+    def __init__(self, norm="layer", norm_first=False, dropout=0.1, **kwargs):
+        super().__init__(**kwargs)
+        if norm not in NORMS:
+            raise ValueError(f"`norm` must be one of {sorted(NORMS)}. Received: norm={norm!r}")
+        self.norm_first = norm_first
+        self.norm = NORMS[norm](dtype=self.dtype_policy, name="norm")
+        self.dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+
+    def build(self, x_shape):
+        self.norm.build(x_shape)
+
+    def call(self, x, sublayer):
+        if self.norm_first:
+            return x + self.dropout(sublayer(self.norm(x)))
+        return self.norm(x + self.dropout(sublayer(x)))
+
+
+@keras.saving.register_keras_serializable(package="keras_tfm")
+class TransformerEncoderBlock(MaskedLayer):
+    """Self-attention, then feed-forward, each with residual connection, norm and dropout.
+
+    Args:
+        num_heads: number of attention heads.
+        ff_dim: width of the feed-forward network.
+        activation: of the feed-forward network, see `FeedForward`.
+        norm: "layer" or "rms".
+        norm_first: whether each sublayer gets a normalised input (pre-norm), rather than its sum being normalised.
+        dropout: rate of dropout on the output of each sublayer.
+        **kwargs: any option of `MultiHeadSelfAttention`: `score`, `heads`, `num_kv_heads`, `mixing`, `causal`,
+            `window`, `positions`, `attention_dropout`, `use_bias`.
+
+    Call arguments:
+        x: (batch, length, features).
+        mask: (batch, length), True = a token; Keras fills it in after `Embedding(mask_zero=True)`.
+        attention_mask: (query, key), (batch, query, key) or (batch, heads, query, key), True = may attend.
+
+    Returns:
+        (batch, length, features).
+
+    >>> block = TransformerEncoderBlock(num_heads=2, ff_dim=32, positions="rotary", norm_first=True)
+    >>> print(block(keras.ops.ones((2, 3, 8))).shape)
+    (2, 3, 8)
+    """
+
+    def __init__(self, num_heads, ff_dim, activation="relu", norm="layer", norm_first=False, dropout=0.1, **kwargs):
+        options = {name: kwargs.pop(name) for name in MultiHeadSelfAttention.OPTIONS if name in kwargs}
+        super().__init__(**kwargs)
+        dtype = self.dtype_policy
+        self.attention = MultiHeadSelfAttention(num_heads, **options, dtype=dtype, name="attention")
+        self.attention_residual = Residual(norm, norm_first, dropout, dtype=dtype, name="attention_residual")
+        self.feed_forward = FeedForward(ff_dim, activation, dtype=dtype, name="feed_forward")
+        self.feed_forward_residual = Residual(norm, norm_first, dropout, dtype=dtype, name="feed_forward_residual")
+
+    def build(self, x_shape):
+        for layer in (self.attention, self.attention_residual, self.feed_forward, self.feed_forward_residual):
+            layer.build(x_shape)
+
+    def call(self, x, mask=None, attention_mask=None):
+        x = self.attention_residual(x, sublayer=partial(self.attention, mask=mask, attention_mask=attention_mask))
+        return self.feed_forward_residual(x, sublayer=self.feed_forward)
+
+
+@keras.saving.register_keras_serializable(package="keras_tfm")
+class TransformerDecoderBlock(MaskedLayer):
+    """Causal self-attention, then attention to a memory if there is one, then feed-forward.
+
+    Args:
+        num_heads, ff_dim, activation, norm, norm_first, dropout: as for `TransformerEncoderBlock`.
+        **kwargs: any option of `MultiHeadSelfAttention` but `causal`; `window` and `positions` hold for
+            self-attention only.
+
+    Call arguments:
+        x: (batch, length, features).
+        memory: (batch, memory length, any features), in all calls of a block or in none.
+        mask: (batch, length), True = a token; Keras fills it in after `Embedding(mask_zero=True)`.
+        memory_mask: (batch, key), (batch, query, key) or (batch, heads, query, key); filled in likewise.
+        attention_mask: (query, key), (batch, query, key) or (batch, heads, query, key), for self-attention.
+        cache: of `make_cache`, in place of `memory`; `x` is written into it from position `start` on.
+        start: position of the first token of `x`.
+
+    Returns:
+        (batch, length, features); with a cache, the same and the new cache.
+
+    >>> block = TransformerDecoderBlock(num_heads=2, ff_dim=32)
+    >>> x, memory = keras.random.normal((1, 3, 8)), keras.random.normal((1, 5, 8))
+    >>> full, cache = block(x, memory), block.make_cache(batch_size=1, max_length=3, memory=memory)
+    >>> for t in range(3):
+    ...     step, cache = block(x[:, t : t + 1], cache=cache, start=t)
+    >>> bool(keras.ops.all(keras.ops.abs(step[:, 0] - full[:, 2]) < 1e-5))
+    True
+    """
+
+    def __init__(self, num_heads, ff_dim, activation="relu", norm="layer", norm_first=False, dropout=0.1, **kwargs):
+        options = {name: kwargs.pop(name) for name in MultiHeadSelfAttention.OPTIONS if name in kwargs and name != "causal"}
+        shared = {name: value for name, value in options.items() if name in MultiHeadAttention.OPTIONS}
+        super().__init__(**kwargs)
+        dtype = self.dtype_policy
+        self.attention = MultiHeadSelfAttention(num_heads, causal=True, **options, dtype=dtype, name="attention")
+        self.attention_residual = Residual(norm, norm_first, dropout, dtype=dtype, name="attention_residual")
+        self.memory_attention = MultiHeadAttention(num_heads, **shared, dtype=dtype, name="memory_attention")
+        self.memory_residual = Residual(norm, norm_first, dropout, dtype=dtype, name="memory_residual")
+        self.feed_forward = FeedForward(ff_dim, activation, dtype=dtype, name="feed_forward")
+        self.feed_forward_residual = Residual(norm, norm_first, dropout, dtype=dtype, name="feed_forward_residual")
+
+    def build(self, x_shape, memory_shape=None):
+        for layer in (self.attention, self.attention_residual, self.feed_forward, self.feed_forward_residual):
+            layer.build(x_shape)
+        if memory_shape is not None:
+            self.memory_attention.build(x_shape, memory_shape)
+            self.memory_residual.build(x_shape)
+
+    def call(self, x, memory=None, mask=None, memory_mask=None, attention_mask=None, cache=None, start=0):
+        attend = partial(self.attention, mask=mask, attention_mask=attention_mask)
+        recall = partial(self.memory_attention, memory=memory, mask=mask, memory_mask=memory_mask)
+        if cache is not None:
+            written = dict(cache)
+            attend = _writing(attend, written, "self", start=start)
+            recall = _writing(recall, written, "memory")
+        self._check_memory(memory, cache)
+        x = self.attention_residual(x, sublayer=attend)
+        if self.memory_attention.built:
+            x = self.memory_residual(x, sublayer=recall)
+        x = self.feed_forward_residual(x, sublayer=self.feed_forward)
+        return x if cache is None else (x, written)
+
+    def make_cache(self, batch_size, max_length, memory=None, memory_mask=None):
+        """A cache for decoding up to `max_length` tokens: `self` changes at each step, `memory` never does."""
+        self._check_memory(memory)
+        cache = {"self": self.attention.empty_cache(batch_size, max_length)}
+        return cache if memory is None else {**cache, "memory": self.memory_attention.memory_cache(memory, memory_mask)}
+
+    def _check_memory(self, memory, cache=None):
+        given = memory is not None or "memory" in (cache or {})
+        if given != self.memory_attention.built:
+            raise ValueError(
+                "`memory` must be given in all calls of a block or in none. Received: a call "
+                f"{'with' if given else 'without'} memory, after the first was {'without' if given else 'with'}"
+            )
+
+
+def _writing(attention, cache, name, **kwargs):
+    """`attention` as a function of `x` alone, which leaves its new cache in `cache[name]`."""
+
+    def attend(x):
+        x, cache[name] = attention(x, cache=cache[name], **kwargs)
+        return x
+
+    return attend

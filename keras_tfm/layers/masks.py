@@ -1,0 +1,124 @@
+"""Attention masks: booleans, True = may attend, shaped (batch or 1, query, key)."""
+
+import keras
+from keras import ops
+
+# Keras has no public reader for the mask it hangs on a tensor; JAX tracers keep theirs in a side table.
+from keras.src.backend import get_keras_mask
+
+
+def distance(query_len, key_len, start=0):
+    """How far each key lies behind each query, (query, key), where query `i` stands at position `i + start`.
+
+    >>> ops.convert_to_numpy(distance(2, 3, start=1)).tolist()
+    [[1, 0, -1], [2, 1, 0]]
+    """
+    return (ops.arange(query_len, dtype="int32") + start)[:, None] - ops.arange(key_len, dtype="int32")
+
+
+def padding(ids, pad_id=0):
+    """Hide padding keys: token ids (batch, key) → (batch, 1, key).
+
+    >>> ops.convert_to_numpy(padding([[5, 6, 0]])).tolist()
+    [[[True, True, False]]]
+    """
+    return ops.not_equal(ids, pad_id)[:, None, :]
+
+
+def causal(query_len, key_len, start=0):
+    """Hide the future: query `i` stands at position `i + start` and sees key `j` if `i + start >= j`.
+
+    >>> ops.convert_to_numpy(causal(2, 3, start=1)).tolist()
+    [[[True, True, False], [True, True, True]]]
+    """
+    return distance(query_len, key_len, start)[None] >= 0
+
+
+def window(query_len, key_len, window, start=0):
+    """Hide all that is `window` or more positions away, before or after.
+
+    >>> ops.convert_to_numpy(window(2, 4, window=2)).tolist()
+    [[[True, True, False, False], [True, True, True, False]]]
+    """
+    return ops.abs(distance(query_len, key_len, start))[None] < window
+
+
+def segments(query_segments, key_segments=None):
+    """Let tokens see their own segment only: segment numbers (batch, length) → (batch, query, key).
+
+    >>> ops.convert_to_numpy(segments([[1, 1, 2]])).tolist()
+    [[[True, True, False], [True, True, False], [False, False, True]]]
+    """
+    query_segments = ops.convert_to_tensor(query_segments)
+    key_segments = query_segments if key_segments is None else ops.convert_to_tensor(key_segments)
+    return query_segments[:, :, None] == key_segments[:, None, :]
+
+
+def combine(*masks, rank=0):
+    """AND of the masks that are not None, or None; one of (batch, key) holds for every query, (batch, query, key) for every head.
+
+    >>> ops.convert_to_numpy(combine(None, [[True, False]], causal(2, 2))).tolist()
+    [[[True, False], [True, False]]]
+    """
+    masks = [ops.convert_to_tensor(mask) for mask in masks if mask is not None]
+    rank = max([rank, *(len(mask.shape) for mask in masks)])
+    combined = None
+    for mask in masks:
+        while len(mask.shape) < rank:
+            mask = ops.expand_dims(mask, 1)
+        combined = mask if combined is None else ops.logical_and(combined, mask)
+    return combined
+
+
+def merge(x, mask=None):
+    """AND of the mask that Keras hung on `x` and the one given, either of which may be None."""
+    attached = get_keras_mask(x)
+    return mask if attached is None or attached is mask else combine(attached, mask)
+
+
+def check(name, mask, ranks=(2, 3, 4)):
+    """The mask as booleans, or an error: an additive float mask, read as booleans, would mean its opposite."""
+    if mask is None:
+        return None
+    mask = mask if hasattr(mask, "shape") else ops.convert_to_tensor(mask)
+    dtype = keras.backend.standardize_dtype(mask.dtype)
+    if "float" in dtype or len(mask.shape) not in ranks:
+        raise ValueError(
+            f"`{name}` must be boolean (True = may attend) or 0/1 integers, of rank {' or '.join(map(str, ranks))}. "
+            f"Received: dtype={dtype}, shape={tuple(mask.shape)}"
+        )
+    return mask if dtype == "bool" else ops.not_equal(mask, 0)
+
+
+class MaskedLayer(keras.layers.Layer):
+    """A layer in which no mask gets lost: those that the caller gives and those that Keras hung on the inputs are ANDed.
+
+    Keras by itself fills in `mask` only in calls with a single tensor, and never a mask that the caller gives.
+    Subclasses write `call(x, mask=None, …)` or `call(x, memory=None, mask=None, memory_mask=None, …)`.
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def __call__(self, x, memory=None, mask=None, memory_mask=None, attention_mask=None, **kwargs):
+        mask = merge(x, check("mask", mask, ranks=(2,)))
+        memory_mask = merge(memory, check("memory_mask", memory_mask))
+        attention_mask = check("attention_mask", attention_mask)
+        if attention_mask is not None and len(attention_mask.shape) == 2:
+            if attention_mask.shape[0] not in (None, 1, x.shape[1]):
+                raise ValueError(
+                    "`attention_mask` of rank 2 must be (query, key); hand a (batch, length) mask over as `mask`. "
+                    f"Received: attention_mask.shape={tuple(attention_mask.shape)}, x.shape={tuple(x.shape)}"
+                )
+            attention_mask = ops.expand_dims(attention_mask, 0)
+        tensors = {"memory": memory, "mask": mask, "memory_mask": memory_mask, "attention_mask": attention_mask}
+        return super().__call__(x, **{name: tensor for name, tensor in tensors.items() if tensor is not None}, **kwargs)
+
+    def compute_output_spec(self, *args, cache=None, **kwargs):
+        if cache is None:
+            return super().compute_output_spec(*args, **kwargs)
+        return keras.Operation.compute_output_spec(self, *args, cache=cache, **kwargs)  # (output, cache): trace it
+
+    def compute_output_shape(self, x_shape, *other_shapes):
+        return x_shape
