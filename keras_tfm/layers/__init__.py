@@ -1,13 +1,13 @@
 """Layers to import into Keras models of your own."""
 
+from keras_tfm.layers import masks
 from keras_tfm.layers.attention import (
     SCORES,
     MultiHeadAttention,
     MultiHeadSelfAttention,
-    attention,
-    local_attention,
+    attend,
     record_attention,
     self_attention,
 )
 from keras_tfm.layers.blocks import FeedForward, TransformerDecoderBlock, TransformerEncoderBlock
-from keras_tfm.layers.positions import PositionalEncoding, alibi_slopes, relative_buckets, rotate, sinusoids
+from keras_tfm.layers.positions import PositionalEncoding, sinusoids

@@ -6,12 +6,14 @@ Axes: b batch, q query, k key, h heads, g key/value heads, r query heads that sh
 
 import contextlib
 import contextvars
+import math
 from functools import partial
 
 import keras
 from keras import ops
 
 from keras_tfm.layers import fused, masks
+from keras_tfm.layers.arguments import one_of, positive
 from keras_tfm.layers.positions import SCHEMES, known
 
 # ── scores: queries (b, q, h, d), keys (b, k, g, d) → (b, h, q, k) ──────────────────────────────────────────────────
@@ -78,14 +80,14 @@ def hard(scores, mask=None):
     """All weight on the best key; the gradient passes straight through to the softmax."""
     weights = soft(scores, mask)
     best = ops.one_hot(ops.top_k(weights, 1)[1][..., 0], ops.shape(weights)[-1], dtype=weights.dtype)
-    best = best * ops.cast(ops.any(weights > 0, axis=-1, keepdims=True), weights.dtype)
-    return weights + ops.stop_gradient(best - weights)
+    best = ops.where(ops.any(weights > 0, axis=-1, keepdims=True), best, 0.0)
+    return best + (weights - ops.stop_gradient(weights))
 
 
 MIXINGS = {"soft": soft, "hard": hard}
 
 
-def attention(q, k, v, score=scaled_dot, mixing=soft, mask=None, bias=None, dropout=None):
+def attend(q, k, v, score=scaled_dot, mixing=soft, mask=None, bias=None, dropout=None):
     """Mixes the values by how well queries and keys agree.
 
     Args:
@@ -93,7 +95,7 @@ def attention(q, k, v, score=scaled_dot, mixing=soft, mask=None, bias=None, drop
         k, v: keys and values (b, k, g, d); `g` divides `h`.
         score: `(q, k) → (b, h, q, k)`, see `SCORES`.
         mixing: `soft` or `hard`.
-        mask: booleans, True = may attend, broadcastable to (b, h, q, k).
+        mask: booleans, True = may attend: (b, k), (b or 1, q, k) or (b or 1, h or 1, q, k).
         bias: added to the scores, broadcastable to (b, h, q, k).
         dropout: applied to the weights.
 
@@ -101,16 +103,18 @@ def attention(q, k, v, score=scaled_dot, mixing=soft, mask=None, bias=None, drop
         context (b, q, h, d) and float32 weights (b, h, q, k).
 
     >>> q = k = v = keras.random.normal((2, 5, 4, 8))
-    >>> context, weights = attention(q, k, v, mask=masks.causal(5, 5))
+    >>> context, weights = attend(q, k, v, mask=masks.causal(5, 5))
     >>> print(context.shape, weights.shape)
     (2, 5, 4, 8) (2, 4, 5, 5)
     """
     scores = ops.cast(score(q, k), "float32")
     if bias is not None:
         scores = scores + ops.cast(bias, "float32")
-    weights = mixing(scores, mask)
+    weights = mixing(scores, masks.combine(mask, rank=4))
     dropped = weights if dropout is None else dropout(weights)
-    grouped = ops.reshape(ops.cast(dropped, v.dtype), (ops.shape(q)[0], v.shape[2], -1, ops.shape(q)[1], ops.shape(v)[1]))
+    grouped = ops.reshape(
+        ops.cast(dropped, v.dtype), (ops.shape(q)[0], v.shape[2], -1, ops.shape(q)[1], ops.shape(v)[1])
+    )
     context = ops.einsum("bgrqk,bkgd->bqgrd", grouped, v)
     return ops.reshape(context, (*ops.shape(q)[:3], v.shape[3])), weights
 
@@ -133,36 +137,33 @@ def self_attention(x, mask=None):
 def local_attention(attend, q, k, v, window, causal=False, key_mask=None):
     """Attention to keys less than `window` away, at a cost that grows with length × window.
 
-    The sequence is cut into blocks of `window`; each is a row of its own that sees itself and its neighbours.
+    The sequence is cut into blocks of `window`; each becomes a row of the batch that sees itself and its neighbours.
 
     Args:
-        attend: `(q, k, v, mask) → context`, called once with blocks for a batch. In it, query `i` stands at `i + window`.
+        attend: `(q, k, v, mask) → context`; in its blocks, query `i` stands at position `i + window`.
         q, k, v: (b, t, h or g, d).
         key_mask: (b, t).
     """
     batch, length = ops.shape(q)[:2]
     blocks = (length + window - 1) // window
-    neighbours = 2 if causal else 3
-    if key_mask is None:
-        key_mask = ops.ones((batch, length), dtype="bool")
+    span = window * (2 if causal else 3)  # the block before, the block itself, and the one after
+    key_mask = ops.ones((batch, length), dtype="bool") if key_mask is None else key_mask
 
-    def cut(x):
-        """(b, t, …) → (b, blocks, window, …), the last block filled up."""
+    def cut(x):  # (b, t, …) → (b, blocks, window, …), the last one filled up with zeros
         x = ops.concatenate([x, ops.zeros((batch, window, *x.shape[2:]), dtype=x.dtype)], axis=1)
         return ops.reshape(x[:, : blocks * window], (batch, blocks, window, *x.shape[2:]))
 
-    def surround(x):
-        """(b, t, …) → (b · blocks, neighbours · window, …): each block between the one before and the one after."""
+    def surround(x):  # (b, t, …) → (b · blocks, span, …)
         x = cut(x)
         edge = ops.zeros_like(x[:, :1])
         padded = ops.concatenate([edge, x, edge], axis=1)
-        around = [padded[:, shift : blocks + shift] for shift in range(neighbours)]
-        return ops.reshape(ops.concatenate(around, axis=2), (batch * blocks, neighbours * window, *x.shape[3:]))
+        around = [padded[:, shift : blocks + shift] for shift in range(span // window)]
+        return ops.reshape(ops.concatenate(around, axis=2), (batch * blocks, span, *x.shape[3:]))
 
-    near = masks.window(window, neighbours * window, window, start=window)
-    past = masks.causal(window, neighbours * window, start=window) if causal else None
-    mask = masks.combine(surround(key_mask), near, past, rank=4)
-    context = attend(ops.reshape(cut(q), (batch * blocks, window, *q.shape[2:])), surround(k), surround(v), mask)
+    near = masks.window(window, span, window, start=window)
+    past = masks.causal(window, span, start=window) if causal else None
+    q = ops.reshape(cut(q), (batch * blocks, window, *q.shape[2:]))
+    context = attend(q, surround(k), surround(v), masks.combine(surround(key_mask), near, past))
     return ops.reshape(context, (batch, blocks * window, *q.shape[2:]))[:, :length]
 
 
@@ -173,13 +174,13 @@ _maps = contextvars.ContextVar("attention maps", default=None)
 
 @contextlib.contextmanager
 def record_attention(*models):
-    """Collects the attention maps of all attention layers that run inside the context, of any model, unchanged.
+    """Collects the maps of all attention layers that run inside the context, in any model, which stays as it is.
 
     Args:
-        models: those whose `predict` shall be recorded too; it runs eagerly meanwhile.
+        models: those whose `predict` is to be recorded, not only plain calls; it runs eagerly meanwhile.
 
     Returns:
-        a dict: path of the layer → a list of arrays (batch, heads, query, key), one per call.
+        a dict: path of the layer → a list of arrays (batch, heads, query, key), one for each call.
 
     >>> layer = MultiHeadSelfAttention(num_heads=2, name="attention")
     >>> with record_attention() as maps:
@@ -195,22 +196,34 @@ def record_attention(*models):
         yield _maps.get()
     finally:
         _maps.reset(token)
-        for model, run_eagerly, predict_function in before:
-            model.run_eagerly, model.predict_function = run_eagerly, predict_function
+        for model, *state in before:
+            model.run_eagerly, model.predict_function = state
+
+
+def _record(path, weights):
+    if _maps.get() is None:
+        return
+    try:
+        _maps.get().setdefault(path, []).append(ops.convert_to_numpy(weights))
+    except Exception as error:  # each backend has its own for a tensor without a value
+        raise RuntimeError(
+            "`record_attention` needs layers that run eagerly: call the model itself, or name the model in "
+            f"`record_attention(model)` before `model.predict`. Received: a compiled call of {path!r}"
+        ) from error
 
 
 # ── layers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# Word → width of a head.
+# Word → width of a head, for an input of width k and h heads.
 HEADS = {
-    "standard": lambda width, num_heads: width // num_heads,  # each head sees the whole input through k/h features
-    "narrow": lambda width, num_heads: width // num_heads,  # each head sees only its own chunk of k/h features
-    "wide": lambda width, num_heads: width,  # each head sees the whole input through k features
+    "standard": lambda k, h: k // h,  # each head sees the whole input, through k/h features
+    "narrow": lambda k, h: k // h,  # each head sees only its own chunk of k/h features
+    "wide": lambda k, h: k,  # each head sees the whole input, through k features
 }
 
 
 def glorot(fan_in, fan_out):
-    """Glorot's uniform limits for one matrix; Keras takes the axes of a rank 3 kernel for those of a convolution."""
+    """Glorot's uniform limits for a matrix; Keras would take the axes of a rank 3 kernel for those of a convolution."""
     limit = (6 / (fan_in + fan_out)) ** 0.5
     return keras.initializers.RandomUniform(-limit, limit)
 
@@ -219,22 +232,21 @@ def glorot(fan_in, fan_out):
 class MultiHeadAttention(masks.MaskedLayer):
     """Attention of one sequence to another.
 
-    Its weights have the shapes and the order of `keras.layers.MultiHeadAttention`: `set_weights` takes them over.
+    Its weights have the order and the shapes of those of `keras.layers.MultiHeadAttention`.
 
     Args:
         num_heads: number of query heads.
-        num_kv_heads: number of key/value heads, a divisor of `num_heads`: one for multi-query, a few for grouped
-            attention (https://arxiv.org/abs/2305.13245). As many as `num_heads` by default.
+        num_kv_heads: number of key/value heads, a divisor of `num_heads` and by default the same; one is multi-query,
+            a few are grouped attention (https://arxiv.org/abs/2305.13245).
         heads: "standard", "narrow" or "wide", see `HEADS`.
         score: a word of `SCORES`.
         mixing: "soft" or "hard".
         attention_dropout: rate of dropout on the attention weights.
-        use_bias: whether the four projections have a bias.
 
     Call arguments:
         x: (batch, query, features).
         memory: (batch, key, any features).
-        mask: (batch, query); rows of False get zero context.
+        mask: (batch, query); where it is False, nothing is attended to.
         memory_mask: (batch, key), (batch, query, key) or (batch, heads, query, key).
         attention_mask: (query, key), (batch, query, key) or (batch, heads, query, key).
         cache: what `memory_cache(memory)` returned, in place of `memory`.
@@ -247,7 +259,7 @@ class MultiHeadAttention(masks.MaskedLayer):
     (2, 3, 8)
     """
 
-    OPTIONS = ("num_kv_heads", "heads", "score", "mixing", "attention_dropout", "use_bias")
+    OPTIONS = ("num_kv_heads", "heads", "score", "mixing", "attention_dropout")
     causal, window, scheme = False, None, SCHEMES[None]  # self-attention sets its own
 
     def __init__(
@@ -258,42 +270,35 @@ class MultiHeadAttention(masks.MaskedLayer):
         score="scaled_dot",
         mixing="soft",
         attention_dropout=0.0,
-        use_bias=True,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        for name, word, allowed in (("heads", heads, HEADS), ("score", score, SCORES), ("mixing", mixing, MIXINGS)):
-            if word not in allowed:
-                raise ValueError(f"`{name}` must be one of {sorted(allowed)}. Received: {name}={word!r}")
-        if num_heads <= 0:
-            raise ValueError(f"`num_heads` must be positive. Received: num_heads={num_heads!r}")
-        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        if num_kv_heads <= 0 or num_heads % num_kv_heads:
-            raise ValueError(f"`num_kv_heads` must divide num_heads={num_heads}. Received: num_kv_heads={num_kv_heads!r}")
-        self.num_heads, self.num_kv_heads, self.use_bias = num_heads, num_kv_heads, use_bias
-        self.heads, self.score, self.mixing = heads, score, mixing
+        self.num_heads = positive("num_heads", num_heads)
+        self.num_kv_heads = positive("num_kv_heads", num_kv_heads, optional=True) or num_heads
+        if num_heads % self.num_kv_heads:
+            raise ValueError(f"`num_kv_heads` must divide {num_heads=}. Received: {num_kv_heads=}")
+        self.heads = one_of("heads", heads, HEADS)
+        self.score = one_of("score", score, SCORES)
+        self.mixing = one_of("mixing", mixing, MIXINGS)
         self.dropout = keras.layers.Dropout(attention_dropout, dtype="float32") if attention_dropout else None
 
     def build(self, x_shape, memory_shape=None):
         width, memory_width = x_shape[-1], (memory_shape or x_shape)[-1]
-        if self.heads != "wide" and width % self.num_heads or self.heads == "narrow" and memory_width % self.num_kv_heads:
+        if (
+            self.heads != "wide"
+            and width % self.num_heads
+            or self.heads == "narrow"
+            and memory_width % self.num_kv_heads
+        ):
             raise ValueError(
-                f"`num_heads` must divide the width of the input. Received: num_heads={self.num_heads}, "
-                f"num_kv_heads={self.num_kv_heads}, heads={self.heads!r}, width={width}, width of memory={memory_width}"
+                "`num_heads` must divide the width of the input, and for heads='narrow' `num_kv_heads` that of the memory. "
+                f"Received: num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, {width=}, {memory_width=}"
             )
         self.head_dim = HEADS[self.heads](width, self.num_heads)
         self.query_dense = self._head_dense("query", width, self.num_heads)
         self.key_dense = self._head_dense("key", memory_width, self.num_kv_heads)
         self.value_dense = self._head_dense("value", memory_width, self.num_kv_heads)
-        self.output_dense = keras.layers.EinsumDense(
-            "bqhd,hde->bqe",
-            output_shape=(None, width),
-            bias_axes="e" if self.use_bias else None,
-            kernel_initializer=glorot(self.num_heads * self.head_dim, width),
-            dtype=self.dtype_policy,
-            name="output",
-        )
-        self.output_dense.build((None, None, self.num_heads, self.head_dim))
+        self.output_dense = self._dense("output", "bqhd,hde->bqe", (self.num_heads, self.head_dim), (width,))
         self.score_weights = {}
         for name, units in SCORES[self.score][1].items():
             shape = [unit * self.head_dim for unit in units]
@@ -301,63 +306,68 @@ class MultiHeadAttention(masks.MaskedLayer):
             self.score_weights[name] = self.add_weight((self.num_heads, *shape), initializer, name=name)
 
     def _head_dense(self, name, width, num_heads):
-        narrow = self.heads == "narrow"
-        fan_in = width // num_heads if narrow else width
+        heads = num_heads, self.head_dim
+        if self.heads == "narrow":
+            return self._dense(name, "bqhc,hcd->bqhd", (num_heads, width // num_heads), heads, matrices=num_heads)
+        return self._dense(name, "bqc,chd->bqhd", (width,), heads)
+
+    def _dense(self, name, equation, inputs, outputs, matrices=1):
+        axes, fans = equation[-len(outputs) :], (math.prod(inputs) // matrices, math.prod(outputs) // matrices)
         dense = keras.layers.EinsumDense(
-            "bqhc,hcd->bqhd" if narrow else "bqc,chd->bqhd",
-            output_shape=(None, num_heads, self.head_dim),
-            bias_axes="hd" if self.use_bias else None,
-            kernel_initializer=glorot(fan_in, self.head_dim if narrow else num_heads * self.head_dim),
+            equation,
+            (None, *outputs),
+            bias_axes=axes,
+            kernel_initializer=glorot(*fans),
             dtype=self.dtype_policy,
             name=name,
         )
-        dense.build((None, None, num_heads, fan_in) if narrow else (None, None, width))
+        dense.supports_masking = True
+        dense.build((None, None, *inputs))
         return dense
 
     def call(self, x, memory=None, mask=None, memory_mask=None, attention_mask=None, cache=None, training=None):
         if memory is None and cache is None:
             raise ValueError("`memory` must be given, or a `cache` made from it. Received: memory=None, cache=None")
-        q = self.project(self.query_dense, x)
-        memory_cache = self.memory_cache(memory, memory_mask) if cache is None else cache
-        key_mask = masks.combine(memory_cache.get("mask"), None if cache is None else memory_mask)
+        kv = self.memory_cache(memory) if cache is None else cache
+        key_mask = masks.combine(kv.get("mask"), memory_mask)
         if key_mask is not None and len(key_mask.shape) > 2:
             key_mask, attention_mask = None, masks.combine(key_mask, attention_mask)
-        context = self.attend(q, memory_cache["k"], memory_cache["v"], key_mask, attention_mask, training)
-        y = self.finish(context, mask)
+        q = self.project(self.query_dense, x)
+        y = self.finish(self.context(q, kv["k"], kv["v"], key_mask, attention_mask, training), mask)
         return y if cache is None else (y, cache)
 
     def memory_cache(self, memory, memory_mask=None):
-        """Keys, values and mask of a memory that stays the same from step to step of decoding."""
+        """Keys, values and mask (batch, key) of a memory that stays the same from step to step of decoding."""
         cache = {"k": self.project(self.key_dense, memory), "v": self.project(self.value_dense, memory)}
-        mask = masks.merge(memory, memory_mask)
+        mask = masks.merge(memory, masks.check("memory_mask", memory_mask, ranks=(2,)))
         return cache if mask is None else {**cache, "mask": mask}
 
     def project(self, dense, x):
         """(b, t, features) → (b, t, heads, head_dim)."""
         if self.heads == "narrow":
-            num_heads = dense.kernel.shape[0]
-            x = ops.reshape(x, (*ops.shape(x)[:2], num_heads, x.shape[-1] // num_heads))
+            x = ops.reshape(x, (*ops.shape(x)[:2], *dense.kernel.shape[:2]))
         return dense(x)
 
-    def attend(self, q, k, v, key_mask=None, attention_mask=None, training=None):
-        """The cheapest way that is exact."""
+    def context(self, q, k, v, key_mask=None, attention_mask=None, training=None):
+        """What the queries find, (b, q, h, d), by the cheapest way that is exact."""
+        dropping = self.dropout is not None and training
+        plain = self.score == "scaled_dot" and self.mixing == "soft" and self.scheme.bias is None and not dropping
         if attention_mask is None and _maps.get() is None:
             length = ops.shape(q)[1]
             if self.window and not (isinstance(length, int) and length <= 2 * self.window):
                 weigh = partial(self.weigh, start=self.window, training=training)
                 return local_attention(weigh, q, k, v, self.window, self.causal, key_mask)
-            plain = self.score == "scaled_dot" and self.mixing == "soft" and not self.window
-            if plain and self.scheme.bias is None and not (self.dropout and training):
+            if plain and not self.window:
                 context = fused.attention(q, k, v, key_mask, self.causal)
                 if context is not None:
                     return context
-        return self.attend_to_all(q, k, v, key_mask, attention_mask, training=training)
+        return self.full_context(q, k, v, key_mask, attention_mask, training=training)
 
-    def attend_to_all(self, q, k, v, key_mask, attention_mask, start=0, training=None):
-        query_len, key_len = ops.shape(q)[1], ops.shape(k)[1]
-        past = masks.causal(query_len, key_len, start) if self.causal else None
-        near = masks.window(query_len, key_len, self.window, start) if self.window else None
-        return self.weigh(q, k, v, masks.combine(key_mask, past, near, attention_mask, rank=4), start, training)
+    def full_context(self, q, k, v, key_mask, attention_mask, start=0, training=None):
+        lengths = ops.shape(q)[1], ops.shape(k)[1]
+        past = masks.causal(*lengths, start) if self.causal else None
+        near = masks.window(*lengths, self.window, start) if self.window else None
+        return self.weigh(q, k, v, masks.combine(key_mask, past, near, attention_mask), start, training)
 
     def weigh(self, q, k, v, mask, start=0, training=None):
         score = partial(SCORES[self.score][0], **self.score_weights)
@@ -366,9 +376,8 @@ class MultiHeadAttention(masks.MaskedLayer):
             distance = masks.distance(ops.shape(q)[1], ops.shape(k)[1], start)
             bias = self.scheme.bias(distance, self.num_heads, self.causal, **self.position_weights)
         dropout = partial(self.dropout, training=training) if self.dropout else None
-        context, weights = attention(q, k, v, score, MIXINGS[self.mixing], mask, bias, dropout)
-        if _maps.get() is not None:
-            _maps.get().setdefault(self.path, []).append(ops.convert_to_numpy(weights))
+        context, weights = attend(q, k, v, score, MIXINGS[self.mixing], mask, bias, dropout)
+        _record(self.path, weights)
         return context
 
     def finish(self, context, mask):
@@ -412,11 +421,10 @@ class MultiHeadSelfAttention(MultiHeadAttention):
 
     def __init__(self, num_heads, causal=False, window=None, positions=None, **kwargs):
         super().__init__(num_heads, **kwargs)
-        if window is not None and window <= 0:
-            raise ValueError(f"`window` must be None or a positive integer. Received: window={window!r}")
-        if positions not in SCHEMES:
-            raise ValueError(f"`positions` must be one of {list(SCHEMES)}. Received: positions={positions!r}")
-        self.causal, self.window, self.positions, self.scheme = causal, window, positions, SCHEMES[positions]
+        self.causal = causal
+        self.window = positive("window", window, optional=True)
+        self.positions = one_of("positions", positions, SCHEMES)
+        self.scheme = SCHEMES[positions]
 
     def build(self, x_shape):
         super().build(x_shape)
@@ -431,24 +439,23 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         places = ops.arange(ops.shape(x)[1], dtype="int32") + start
         q, k = self.scheme.rotate(q, places), self.scheme.rotate(k, places)
         if cache is None:
-            return self.finish(self.attend(q, k, v, mask, attention_mask, training), mask)
+            return self.finish(self.context(q, k, v, mask, attention_mask, training), mask)
         cache = self.write(cache, k, v, mask, start)
-        context = self.attend_to_all(q, cache["k"], cache["v"], cache["mask"], attention_mask, start, training)
+        context = self.full_context(q, cache["k"], cache["v"], cache["mask"], attention_mask, start, training)
         return self.finish(context, mask), cache
 
     def empty_cache(self, batch_size, max_length):
-        """Room for the keys and values of `max_length` tokens, and for whether each is one: the last axes are heads, head_dim."""
-        shape = (batch_size, max_length, self.num_kv_heads, self.head_dim)
-        zeros = ops.zeros(shape, dtype=self.compute_dtype)
-        return {"k": zeros, "v": zeros, "mask": ops.zeros(shape[:2], dtype="bool")}
+        """Room for keys and values (batch, max_length, kv_heads, head_dim) and for which of them are tokens."""
+        zeros = ops.zeros((batch_size, max_length, self.num_kv_heads, self.head_dim), dtype=self.compute_dtype)
+        return {"k": zeros, "v": zeros, "mask": ops.zeros((batch_size, max_length), dtype="bool")}
 
     def write(self, cache, k, v, mask, start):
         """The cache with `k`, `v` and `mask` in the places from `start` on."""
-        room, end = cache["k"].shape[1], known(start + ops.shape(k)[1])
         if not self.causal:
-            raise ValueError("`cache` needs causal=True: what is cached must not depend on later tokens. Received: causal=False")
+            raise ValueError("`cache` needs causal=True, since cached tokens see no later ones. Received: causal=False")
+        room, end = cache["k"].shape[1], known(start + ops.shape(k)[1])
         if None not in (room, end) and end > room:
-            raise ValueError(f"`cache` must have room for every token. Received: room for {room}, last token at {end - 1}")
+            raise ValueError(f"`cache` must have room for every token. Received: {room=}, last token at {end - 1}")
         mask = ops.ones(ops.shape(k)[:2], dtype="bool") if mask is None else mask
         new = {"k": k, "v": v, "mask": mask}
         return {name: ops.slice_update(cache[name], [0, start, 0, 0][: len(x.shape)], x) for name, x in new.items()}

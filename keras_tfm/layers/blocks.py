@@ -4,21 +4,22 @@ from functools import partial
 
 import keras
 
+from keras_tfm.layers.arguments import one_of, positive
 from keras_tfm.layers.attention import MultiHeadAttention, MultiHeadSelfAttention
 from keras_tfm.layers.masks import MaskedLayer
 
 NORMS = {"layer": partial(keras.layers.LayerNormalization, epsilon=1e-5), "rms": keras.layers.RMSNormalization}
-PLAIN = ("relu", "gelu", "swish")
+ACTIVATIONS = ("relu", "gelu", "swish")
 GATES = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "swish"}  # https://arxiv.org/abs/2002.05202
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
 class FeedForward(keras.layers.Layer):
-    """The same small network for each token: `W₂ f(W₁x)`, or `W₂ (f(W₁x) · Vx)` with a gate.
+    """The same small network for each token: `W₂ f(W₁x)`, or with a gate `W₂ (f(W₁x) · Vx)`.
 
     Args:
         ff_dim: width in the middle.
-        activation: "relu", "gelu", "swish", or gated "glu", "reglu", "geglu", "swiglu".
+        activation: "relu", "gelu", "swish", or with a gate "glu", "reglu", "geglu", "swiglu".
 
     Call arguments:
         x: (batch, length, features).
@@ -32,15 +33,13 @@ class FeedForward(keras.layers.Layer):
 
     def __init__(self, ff_dim, activation="relu", **kwargs):
         super().__init__(**kwargs)
-        if activation not in (*PLAIN, *GATES):
-            raise ValueError(f"`activation` must be one of {[*PLAIN, *GATES]}. Received: activation={activation!r}")
-        if ff_dim <= 0:
-            raise ValueError(f"`ff_dim` must be positive. Received: ff_dim={ff_dim!r}")
-        self.ff_dim, self.activation = ff_dim, activation
+        self.ff_dim = positive("ff_dim", ff_dim)
+        self.activation = one_of("activation", activation, (*ACTIVATIONS, *GATES))
         self.supports_masking = True
 
     def build(self, x_shape):
-        self.inner = keras.layers.Dense(self.ff_dim, dtype=self.dtype_policy, name="inner")
+        activation = GATES.get(self.activation, self.activation)
+        self.inner = keras.layers.Dense(self.ff_dim, activation, dtype=self.dtype_policy, name="inner")
         self.inner.build(x_shape)
         if self.activation in GATES:
             self.gated = keras.layers.Dense(self.ff_dim, dtype=self.dtype_policy, name="gated")
@@ -49,7 +48,7 @@ class FeedForward(keras.layers.Layer):
         self.outer.build((*x_shape[:-1], self.ff_dim))
 
     def call(self, x):
-        middle = keras.activations.get(GATES.get(self.activation, self.activation))(self.inner(x))
+        middle = self.inner(x)
         return self.outer(middle * self.gated(x) if self.activation in GATES else middle)
 
     def compute_output_shape(self, x_shape):
@@ -57,15 +56,14 @@ class FeedForward(keras.layers.Layer):
 
 
 class Residual(keras.layers.Layer):
-    """Joins a sublayer to the residual stream: `norm(x + f(x))` as in the paper, or `x + f(norm(x))` with `norm_first`."""
+    """Joins a sublayer `f` to the stream: `norm(x + f(x))` as in the paper, or `x + f(norm(x))` with `norm_first`."""
 
-    def __init__(self, norm="layer", norm_first=False, dropout=0.1, **kwargs):
+    def __init__(self, norm, norm_first, dropout, **kwargs):
         super().__init__(**kwargs)
-        if norm not in NORMS:
-            raise ValueError(f"`norm` must be one of {sorted(NORMS)}. Received: norm={norm!r}")
+        self.norm = NORMS[one_of("norm", norm, NORMS)](dtype=self.dtype_policy, name="norm")
         self.norm_first = norm_first
-        self.norm = NORMS[norm](dtype=self.dtype_policy, name="norm")
         self.dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+        self.supports_masking = True
 
     def build(self, x_shape):
         self.norm.build(x_shape)
@@ -85,7 +83,7 @@ class TransformerEncoderBlock(MaskedLayer):
         ff_dim: width of the feed-forward network.
         activation: of the feed-forward network, see `FeedForward`.
         norm: "layer" or "rms".
-        norm_first: whether each sublayer gets a normalised input (pre-norm), rather than its sum being normalised.
+        norm_first: whether sublayers get a normalised input (pre-norm), instead of their sums being normalised.
         dropout: rate of dropout on the output of each sublayer.
         **kwargs: any option of `MultiHeadSelfAttention`: `score`, `heads`, `num_kv_heads`, `mixing`, `causal`,
             `window`, `positions`, `attention_dropout`, `use_bias`.
@@ -106,11 +104,11 @@ class TransformerEncoderBlock(MaskedLayer):
     def __init__(self, num_heads, ff_dim, activation="relu", norm="layer", norm_first=False, dropout=0.1, **kwargs):
         options = {name: kwargs.pop(name) for name in MultiHeadSelfAttention.OPTIONS if name in kwargs}
         super().__init__(**kwargs)
-        dtype = self.dtype_policy
-        self.attention = MultiHeadSelfAttention(num_heads, **options, dtype=dtype, name="attention")
-        self.attention_residual = Residual(norm, norm_first, dropout, dtype=dtype, name="attention_residual")
-        self.feed_forward = FeedForward(ff_dim, activation, dtype=dtype, name="feed_forward")
-        self.feed_forward_residual = Residual(norm, norm_first, dropout, dtype=dtype, name="feed_forward_residual")
+        self.residual = partial(Residual, norm, norm_first, dropout, dtype=self.dtype_policy)
+        self.attention = MultiHeadSelfAttention(num_heads, **options, dtype=self.dtype_policy, name="attention")
+        self.attention_residual = self.residual(name="attention_residual")
+        self.feed_forward = FeedForward(ff_dim, activation, dtype=self.dtype_policy, name="feed_forward")
+        self.feed_forward_residual = self.residual(name="feed_forward_residual")
 
     def build(self, x_shape):
         for layer in (self.attention, self.attention_residual, self.feed_forward, self.feed_forward_residual):
@@ -122,13 +120,12 @@ class TransformerEncoderBlock(MaskedLayer):
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
-class TransformerDecoderBlock(MaskedLayer):
+class TransformerDecoderBlock(TransformerEncoderBlock):
     """Causal self-attention, then attention to a memory if there is one, then feed-forward.
 
     Args:
         num_heads, ff_dim, activation, norm, norm_first, dropout: as for `TransformerEncoderBlock`.
-        **kwargs: any option of `MultiHeadSelfAttention` but `causal`; `window` and `positions` hold for
-            self-attention only.
+        **kwargs: any option of `MultiHeadSelfAttention` but `causal`; `window` and `positions` are for self-attention.
 
     Call arguments:
         x: (batch, length, features).
@@ -152,54 +149,49 @@ class TransformerDecoderBlock(MaskedLayer):
     """
 
     def __init__(self, num_heads, ff_dim, activation="relu", norm="layer", norm_first=False, dropout=0.1, **kwargs):
-        options = {name: kwargs.pop(name) for name in MultiHeadSelfAttention.OPTIONS if name in kwargs and name != "causal"}
-        shared = {name: value for name, value in options.items() if name in MultiHeadAttention.OPTIONS}
-        super().__init__(**kwargs)
-        dtype = self.dtype_policy
-        self.attention = MultiHeadSelfAttention(num_heads, causal=True, **options, dtype=dtype, name="attention")
-        self.attention_residual = Residual(norm, norm_first, dropout, dtype=dtype, name="attention_residual")
-        self.memory_attention = MultiHeadAttention(num_heads, **shared, dtype=dtype, name="memory_attention")
-        self.memory_residual = Residual(norm, norm_first, dropout, dtype=dtype, name="memory_residual")
-        self.feed_forward = FeedForward(ff_dim, activation, dtype=dtype, name="feed_forward")
-        self.feed_forward_residual = Residual(norm, norm_first, dropout, dtype=dtype, name="feed_forward_residual")
+        if "causal" in kwargs:
+            raise ValueError(f"`causal` must not be given: a decoder block is. Received: causal={kwargs['causal']!r}")
+        shared = {name: kwargs[name] for name in MultiHeadAttention.OPTIONS if name in kwargs}
+        super().__init__(num_heads, ff_dim, activation, norm, norm_first, dropout, causal=True, **kwargs)
+        self.memory_attention = MultiHeadAttention(
+            num_heads, **shared, dtype=self.dtype_policy, name="memory_attention"
+        )
+        self.memory_residual = self.residual(name="memory_residual")
 
     def build(self, x_shape, memory_shape=None):
-        for layer in (self.attention, self.attention_residual, self.feed_forward, self.feed_forward_residual):
-            layer.build(x_shape)
+        super().build(x_shape)
         if memory_shape is not None:
             self.memory_attention.build(x_shape, memory_shape)
             self.memory_residual.build(x_shape)
 
     def call(self, x, memory=None, mask=None, memory_mask=None, attention_mask=None, cache=None, start=0):
+        self._check_memory(memory is not None or cache is not None and "memory" in cache)
         attend = partial(self.attention, mask=mask, attention_mask=attention_mask)
         recall = partial(self.memory_attention, memory=memory, mask=mask, memory_mask=memory_mask)
+        new_cache = dict(cache or {})
         if cache is not None:
-            written = dict(cache)
-            attend = _writing(attend, written, "self", start=start)
-            recall = _writing(recall, written, "memory")
-        self._check_memory(memory, cache)
+            attend = _caching(attend, new_cache, "self", start=start)
+            recall = _caching(recall, new_cache, "memory")
         x = self.attention_residual(x, sublayer=attend)
         if self.memory_attention.built:
             x = self.memory_residual(x, sublayer=recall)
         x = self.feed_forward_residual(x, sublayer=self.feed_forward)
-        return x if cache is None else (x, written)
+        return x if cache is None else (x, new_cache)
 
     def make_cache(self, batch_size, max_length, memory=None, memory_mask=None):
-        """A cache for decoding up to `max_length` tokens: `self` changes at each step, `memory` never does."""
-        self._check_memory(memory)
+        """For decoding up to `max_length` tokens: its `self` changes at each step, its `memory` stays."""
+        self._check_memory(memory is not None)
         cache = {"self": self.attention.empty_cache(batch_size, max_length)}
         return cache if memory is None else {**cache, "memory": self.memory_attention.memory_cache(memory, memory_mask)}
 
-    def _check_memory(self, memory, cache=None):
-        given = memory is not None or "memory" in (cache or {})
+    def _check_memory(self, given):
         if given != self.memory_attention.built:
             raise ValueError(
-                "`memory` must be given in all calls of a block or in none. Received: a call "
-                f"{'with' if given else 'without'} memory, after the first was {'without' if given else 'with'}"
+                f"`memory` must be given in all calls or in none. Received: memory {given=} after {not given}"
             )
 
 
-def _writing(attention, cache, name, **kwargs):
+def _caching(attention, cache, name, **kwargs):
     """`attention` as a function of `x` alone, which leaves its new cache in `cache[name]`."""
 
     def attend(x):

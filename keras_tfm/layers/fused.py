@@ -5,17 +5,53 @@ from keras import ops
 
 
 def attention(q, k, v, key_mask=None, causal=False):
-    """Scaled dot-product attention by a fused kernel, or None where there is none that is exact.
+    """Scaled dot-product attention by a fused kernel, or None where no such kernel is exact.
 
     Args:
         q: queries (batch, query, heads, head_dim).
         k, v: keys and values (batch, key, kv_heads, head_dim).
         key_mask: None or (batch, key).
-        causal: whether query `i` sees only keys up to `i`.
+        causal: whether query `i` sees only keys up to `i`. With a mask, queries that it hides get any value.
 
     Returns:
         (batch, query, heads, head_dim) or None.
     """
     if key_mask is None:
         return ops.dot_product_attention(q, k, v, is_causal=causal)
+    if keras.backend.backend() == "jax":
+        return _cudnn_attention(q, k, v, key_mask, causal)
     return None
+
+
+def _cudnn_attention(q, k, v, key_mask, causal):
+    """cuDNN takes the number of keys, not a mask: put the tokens first, in their order, and padding last."""
+    import jax
+    from jax import numpy as jnp
+
+    if jax.default_backend() != "gpu":
+        return None
+
+    def gather(x, order):
+        return jnp.take_along_axis(x, order[:, :, None, None], axis=1, mode="promise_in_bounds")
+
+    # JAX's own gradient of a gather adds up, for which the GPU is slow; that of a permutation is its inverse.
+    permute = jax.custom_vjp(lambda x, order, inverse: gather(x, order))
+    permute.defvjp(
+        lambda x, order, inverse: (gather(x, order), inverse), lambda inverse, g: (gather(g, inverse), None, None)
+    )
+
+    order = jnp.argsort(~key_mask, axis=1, stable=True)
+    inverse = jnp.argsort(order, axis=1)
+    k, v = permute(k, order, inverse), permute(v, order, inverse)
+    if causal:
+        q = permute(q, order, inverse)
+    lengths = key_mask.sum(axis=1, dtype="int32")
+    try:
+        context = jax.nn.dot_product_attention(
+            q, k, v, is_causal=causal, key_value_seq_lengths=jnp.maximum(lengths, 1), implementation="cudnn"
+        )
+    except (NotImplementedError, RuntimeError):  # a type, length or head_dim that cuDNN lacks, or no cuDNN
+        return None
+    if causal:
+        context = permute(context, inverse, order)
+    return jnp.where(lengths[:, None, None, None] > 0, context, 0)

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-# Keras has no public reader for the mask it hangs on a tensor; JAX tracers keep theirs in a side table.
+# Keras has no public reader for the mask that it attaches to a tensor; JAX tracers keep theirs in a side table.
 from keras.src.backend import get_keras_mask
 
 
@@ -17,7 +17,7 @@ def distance(query_len, key_len, start=0):
 
 
 def padding(ids, pad_id=0):
-    """Hide padding keys: token ids (batch, key) → (batch, 1, key).
+    """Hides padding keys: token ids (batch, key) → (batch, 1, key).
 
     >>> ops.convert_to_numpy(padding([[5, 6, 0]])).tolist()
     [[[True, True, False]]]
@@ -26,7 +26,7 @@ def padding(ids, pad_id=0):
 
 
 def causal(query_len, key_len, start=0):
-    """Hide the future: query `i` stands at position `i + start` and sees key `j` if `i + start >= j`.
+    """Hides the future: query `i` sees key `j` if `i + start >= j`.
 
     >>> ops.convert_to_numpy(causal(2, 3, start=1)).tolist()
     [[[True, True, False], [True, True, True]]]
@@ -35,7 +35,7 @@ def causal(query_len, key_len, start=0):
 
 
 def window(query_len, key_len, window, start=0):
-    """Hide all that is `window` or more positions away, before or after.
+    """Hides all that is `window` or more positions away, before or after.
 
     >>> ops.convert_to_numpy(window(2, 4, window=2)).tolist()
     [[[True, True, False, False], [True, True, True, False]]]
@@ -44,7 +44,7 @@ def window(query_len, key_len, window, start=0):
 
 
 def segments(query_segments, key_segments=None):
-    """Let tokens see their own segment only: segment numbers (batch, length) → (batch, query, key).
+    """Shows each token its own segment only: segment numbers (batch, length) → (batch, query, key).
 
     >>> ops.convert_to_numpy(segments([[1, 1, 2]])).tolist()
     [[[True, True, False], [True, True, False], [False, False, True]]]
@@ -55,7 +55,11 @@ def segments(query_segments, key_segments=None):
 
 
 def combine(*masks, rank=0):
-    """AND of the masks that are not None, or None; one of (batch, key) holds for every query, (batch, query, key) for every head.
+    """AND of the masks that are not None, or None. Short ones hold for every query and every head.
+
+    Args:
+        masks: (batch, key), (batch or 1, query, key) or (batch or 1, heads or 1, query, key).
+        rank: of the result, at least.
 
     >>> ops.convert_to_numpy(combine(None, [[True, False]], causal(2, 2))).tolist()
     [[[True, False], [True, False]]]
@@ -71,7 +75,7 @@ def combine(*masks, rank=0):
 
 
 def merge(x, mask=None):
-    """AND of the mask that Keras hung on `x` and the one given, either of which may be None."""
+    """AND of the mask that Keras attached to `x` and the one given, either of which may be None."""
     attached = get_keras_mask(x)
     return mask if attached is None or attached is mask else combine(attached, mask)
 
@@ -91,9 +95,9 @@ def check(name, mask, ranks=(2, 3, 4)):
 
 
 class MaskedLayer(keras.layers.Layer):
-    """A layer in which no mask gets lost: those that the caller gives and those that Keras hung on the inputs are ANDed.
+    """A layer in which no mask gets lost: those that the caller gives and those that Keras attached are ANDed.
 
-    Keras by itself fills in `mask` only in calls with a single tensor, and never a mask that the caller gives.
+    Keras by itself fills in `mask` only in calls with a single tensor, and none that the caller gives.
     Subclasses write `call(x, mask=None, …)` or `call(x, memory=None, mask=None, memory_mask=None, …)`.
     """
 
@@ -102,8 +106,6 @@ class MaskedLayer(keras.layers.Layer):
         self.supports_masking = True
 
     def __call__(self, x, memory=None, mask=None, memory_mask=None, attention_mask=None, **kwargs):
-        mask = merge(x, check("mask", mask, ranks=(2,)))
-        memory_mask = merge(memory, check("memory_mask", memory_mask))
         attention_mask = check("attention_mask", attention_mask)
         if attention_mask is not None and len(attention_mask.shape) == 2:
             if attention_mask.shape[0] not in (None, 1, x.shape[1]):
@@ -112,13 +114,18 @@ class MaskedLayer(keras.layers.Layer):
                     f"Received: attention_mask.shape={tuple(attention_mask.shape)}, x.shape={tuple(x.shape)}"
                 )
             attention_mask = ops.expand_dims(attention_mask, 0)
-        tensors = {"memory": memory, "mask": mask, "memory_mask": memory_mask, "attention_mask": attention_mask}
-        return super().__call__(x, **{name: tensor for name, tensor in tensors.items() if tensor is not None}, **kwargs)
+        given = {
+            "memory": memory,
+            "mask": merge(x, check("mask", mask, ranks=(2,))),
+            "memory_mask": merge(memory, check("memory_mask", memory_mask)),
+            "attention_mask": attention_mask,
+        }
+        return super().__call__(x, **{name: value for name, value in given.items() if value is not None}, **kwargs)
 
     def compute_output_spec(self, *args, cache=None, **kwargs):
         if cache is None:
             return super().compute_output_spec(*args, **kwargs)
-        return keras.Operation.compute_output_spec(self, *args, cache=cache, **kwargs)  # (output, cache): trace it
+        return keras.Operation.compute_output_spec(self, *args, cache=cache, **kwargs)  # (output, cache), by tracing
 
     def compute_output_shape(self, x_shape, *other_shapes):
         return x_shape

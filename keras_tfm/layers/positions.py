@@ -1,4 +1,4 @@
-"""Positions: encodings that join the embeddings, and schemes that act inside self-attention.
+"""Positions: encodings that join the features of a token, and schemes that act inside self-attention.
 
 Axes: b batch, t time, h heads, d head_dim.
 """
@@ -10,12 +10,11 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-KINDS = ("sinusoidal", "learned", "index")
-COMBINES = ("add", "concat")
+from keras_tfm.layers.arguments import one_of, positive
 
 
 def sinusoids(positions, dim):
-    """The paper's curves, `sin(pos / 10000^(2i/dim))` in even columns and `cos` in odd ones.
+    """The paper's curves: `sin(pos / 10000^(2i/dim))` in column 2i, `cos` of the same in column 2i + 1.
 
     Args:
         positions: any shape (…).
@@ -33,101 +32,19 @@ def sinusoids(positions, dim):
     return ops.where(column % 2 == 0, ops.sin(angle), ops.cos(angle))
 
 
-def rotate(x, positions):
-    """Rotary positions (https://arxiv.org/abs/2104.09864): each pair of features turns by an angle that grows with position.
-
-    Args:
-        x: queries or keys (b, t, h, d), `d` even; feature `i` is paired with `i + d/2`.
-        positions: (t,) or (b, t).
-    """
-    dtype, half = x.dtype, x.shape[-1] // 2
-    frequency = ops.exp(ops.arange(half, dtype="float32") * (-math.log(10000.0) / half))
-    angle = ops.cast(positions, "float32")[..., None, None] * frequency  # (t, 1, d/2)
-    sin, cos = ops.sin(angle), ops.cos(angle)
-    first, second = ops.split(ops.cast(x, "float32"), 2, axis=-1)
-    return ops.cast(ops.concatenate([first * cos - second * sin, first * sin + second * cos], axis=-1), dtype)
-
-
-def alibi_slopes(num_heads):
-    """Slope of each head (https://arxiv.org/abs/2108.12409): geometric, filled up from the next power of two.
-
-    >>> alibi_slopes(4)
-    [0.25, 0.0625, 0.015625, 0.00390625]
-    """
-    power = 2 ** math.floor(math.log2(num_heads))
-    slopes = [2 ** (-8 * (head + 1) / power) for head in range(power)]
-    between = [2 ** (-4 * (head + 1) / power) for head in range(0, 2 * power, 2)]
-    return slopes + between[: num_heads - power]
-
-
-def relative_buckets(distance, causal, num_buckets=32, max_distance=128):
-    """T5's buckets (https://arxiv.org/abs/1910.10683): exact for near keys, logarithmic up to `max_distance`.
-
-    Args:
-        distance: integers, query position minus key position, any shape.
-        causal: whether only the past needs buckets.
-    """
-    offset = 0
-    if not causal:
-        num_buckets //= 2
-        offset = ops.where(distance < 0, num_buckets, 0)
-        distance = ops.abs(distance)
-    distance = ops.maximum(distance, 0)
-    exact = num_buckets // 2
-    growth = ops.log(ops.cast(ops.maximum(distance, exact), "float32") / exact) / math.log(max_distance / exact)
-    far = exact + ops.cast(growth * (num_buckets - exact), "int32")
-    return offset + ops.where(distance < exact, distance, ops.minimum(far, num_buckets - 1))
-
-
-def relative_bias(distance, num_heads, causal, table):
-    """A learned bias per bucket and head: distances (query, key), table (buckets, heads) → (heads, query, key)."""
-    rows = ops.take(table, relative_buckets(distance, causal, table.shape[0]), axis=0)
-    return ops.transpose(rows, (2, 0, 1))  # (query, key, heads) → (heads, query, key)
-
-
-def alibi_bias(distance, num_heads, causal):
-    """A penalty that grows with distance, at each head's own slope: distances (query, key) → (heads, query, key)."""
-    slopes = ops.convert_to_tensor(alibi_slopes(num_heads), dtype="float32")
-    return -slopes[:, None, None] * ops.cast(ops.abs(distance), "float32")
-
-
-class Scheme(NamedTuple):
-    """How positions enter self-attention."""
-
-    rotate: Callable = lambda x, positions: x  # queries or keys (b, t, h, d)
-    bias: Callable | None = None  # (distance, num_heads, causal, **weights) → what to add to the scores
-    weights: Callable = lambda num_heads: {}  # → name: shape
-
-
-SCHEMES = {
-    None: Scheme(),
-    "rotary": Scheme(rotate=rotate),
-    "relative": Scheme(bias=relative_bias, weights=lambda num_heads: {"table": (32, num_heads)}),
-    "alibi": Scheme(bias=alibi_bias),
-}
-
-
-def known(value):
-    """`value` as an int, or None while a graph is being traced and nobody can know."""
-    try:
-        return int(value)
-    except (TypeError, ValueError, NotImplementedError):
-        return None
-
-
 @keras.saving.register_keras_serializable(package="keras_tfm")
 class PositionalEncoding(keras.layers.Layer):
-    """Tells each token where it stands; may be used before any layer of a model, and after any other.
+    """Tells each token where it stands; of use before the first layer of a model and before any other.
 
     Args:
         kind: "sinusoidal" (any length), "learned" (up to `max_length`) or "index" (the bare number of the position).
         combine: "add" to the features, or "concat" behind them.
-        max_length: rows of the table; for "learned" only.
-        dim: width of what is concatenated; the input's width by default, 1 for "index".
+        max_length: rows of the learned table.
+        dim: width of what "concat" puts behind; that of the input by default, and 1 for "index".
 
     Call arguments:
         x: (batch, length, features).
-        positions: (batch, length) integers, if not `start, start + 1, …`; for packed sequences.
+        positions: (batch, length) integers, for packed sequences; `start, start + 1, …` by default.
         start: position of the first token, for cached decoding.
 
     Returns:
@@ -139,28 +56,18 @@ class PositionalEncoding(keras.layers.Layer):
 
     def __init__(self, kind="sinusoidal", combine="add", max_length=None, dim=None, **kwargs):
         super().__init__(**kwargs)
-        if kind not in KINDS:
-            raise ValueError(f"`kind` must be one of {KINDS}. Received: kind={kind!r}")
-        if combine not in COMBINES:
-            raise ValueError(f"`combine` must be one of {COMBINES}. Received: combine={combine!r}")
-        if (kind == "learned") != (max_length is not None) or (max_length or 1) <= 0:
-            raise ValueError(
-                '`max_length` must be a positive integer for kind="learned" and None for any other kind. '
-                f"Received: kind={kind!r}, max_length={max_length!r}"
-            )
-        if dim is not None and (combine == "add" or dim <= 0 or kind == "index" and dim != 1):
-            raise ValueError(
-                '`dim` must be None or, for combine="concat", a positive integer (1 for kind="index"). '
-                f"Received: kind={kind!r}, combine={combine!r}, dim={dim!r}"
-            )
-        self.kind, self.combine, self.max_length, self.dim = kind, combine, max_length, dim
+        self.kind = one_of("kind", kind, ("sinusoidal", "learned", "index"))
+        self.combine = one_of("combine", combine, ("add", "concat"))
+        self.max_length = positive("max_length", max_length, optional=kind != "learned")
+        self.dim = positive("dim", dim, optional=True)
+        if dim is not None and (combine == "add" or kind == "index"):
+            raise ValueError(f"`dim` must be None for {combine=} and {kind=}. Received: {dim=}")
         self.supports_masking = True
 
     def build(self, x_shape):
         if self.kind == "learned":
-            self.table = self.add_weight(
-                shape=(self.max_length, self.dim or x_shape[-1]), initializer=keras.initializers.RandomNormal(stddev=0.02), name="table"
-            )
+            normal = keras.initializers.RandomNormal(stddev=0.02)
+            self.table = self.add_weight((self.max_length, self.dim or x_shape[-1]), normal, name="table")
 
     def call(self, x, positions=None, start=0):
         length = ops.shape(x)[1]
@@ -169,7 +76,8 @@ class PositionalEncoding(keras.layers.Layer):
             last = known(start + length - 1)
             if self.kind == "learned" and last is not None and last >= self.max_length:
                 raise ValueError(
-                    f"`max_length` must exceed every position of the input. Received: max_length={self.max_length}, last position={last}"
+                    "`max_length` must exceed the position of every token. "
+                    f"Received: max_length={self.max_length}, last position={last}"
                 )
         encoding = ops.cast(self.encode(positions, self.dim or x.shape[-1]), x.dtype)
         if self.combine == "add":
@@ -184,8 +92,96 @@ class PositionalEncoding(keras.layers.Layer):
             return ops.cast(positions, "float32")[..., None]
         rows = ops.take(self.table, ops.clip(positions, 0, self.max_length - 1), axis=0)
         inside = ops.logical_and(positions >= 0, positions < self.max_length)
-        return ops.where(inside[..., None], rows, math.nan)  # past the table, seen only at run time: never a wrong row
+        return ops.where(inside[..., None], rows, math.nan)  # positions that only a run can know: never a wrong row
 
     def compute_output_shape(self, x_shape):
-        extra = 0 if self.combine == "add" else self.dim or (1 if self.kind == "index" else x_shape[-1])
-        return (*x_shape[:-1], x_shape[-1] + extra)
+        extra = 1 if self.kind == "index" else self.dim or x_shape[-1]
+        return x_shape if self.combine == "add" else (*x_shape[:-1], x_shape[-1] + extra)
+
+
+def known(value):
+    """`value` as an int, or None while a graph is traced that has yet to learn it."""
+    try:
+        return int(value)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def rotate(x, positions):
+    """Rotary positions (https://arxiv.org/abs/2104.09864): pairs of features turn by angles that grow with position.
+
+    Args:
+        x: queries or keys (b, t, h, d), `d` even; feature `i` is paired with `i + d/2`.
+        positions: (t,) or (b, t).
+
+    >>> print(rotate(ops.ones((1, 3, 2, 4)), ops.arange(3)).shape)
+    (1, 3, 2, 4)
+    """
+    half = x.shape[-1] // 2
+    frequency = ops.exp(ops.arange(half, dtype="float32") * (-math.log(10000.0) / half))
+    angle = ops.cast(positions, "float32")[..., None, None] * frequency  # (t, 1, d/2)
+    sin, cos = ops.sin(angle), ops.cos(angle)
+    first, second = ops.split(ops.cast(x, "float32"), 2, axis=-1)
+    return ops.cast(ops.concatenate([first * cos - second * sin, first * sin + second * cos], axis=-1), x.dtype)
+
+
+def relative_buckets(distance, causal, num_buckets=32, max_distance=128):
+    """T5's buckets (https://arxiv.org/abs/1910.10683): exact for near keys, logarithmic up to `max_distance`.
+
+    Args:
+        distance: integers of any shape, query position minus key position.
+        causal: whether all buckets are for the past.
+
+    >>> ops.convert_to_numpy(relative_buckets(ops.arange(-2, 3), causal=False)).tolist()
+    [18, 17, 0, 1, 2]
+    """
+    future = 0
+    if not causal:
+        num_buckets //= 2
+        future = ops.where(distance < 0, num_buckets, 0)
+        distance = ops.abs(distance)
+    distance = ops.maximum(distance, 0)
+    exact = num_buckets // 2
+    growth = ops.log(ops.cast(ops.maximum(distance, exact), "float32") / exact) / math.log(max_distance / exact)
+    far = exact + ops.cast(growth * (num_buckets - exact), "int32")
+    return future + ops.where(distance < exact, distance, ops.minimum(far, num_buckets - 1))
+
+
+def relative_bias(distance, num_heads, causal, table):
+    """A learned bias for each bucket and head: distances (query, key), table (buckets, heads) → (heads, query, key)."""
+    rows = ops.take(table, relative_buckets(distance, causal, table.shape[0]), axis=0)
+    return ops.transpose(rows, (2, 0, 1))  # (query, key, heads) → (heads, query, key)
+
+
+def alibi_slopes(num_heads):
+    """Slope of each head (https://arxiv.org/abs/2108.12409): geometric, filled up from the next power of two.
+
+    >>> alibi_slopes(4)
+    [0.25, 0.0625, 0.015625, 0.00390625]
+    """
+    power = 2 ** math.floor(math.log2(num_heads))
+    slopes = [2 ** (-8 * (head + 1) / power) for head in range(power)]
+    between = [2 ** (-4 * (head + 1) / power) for head in range(0, 2 * power, 2)]
+    return slopes + between[: num_heads - power]
+
+
+def alibi_bias(distance, num_heads, causal):
+    """A penalty that grows with distance, at a slope of each head's own: (query, key) → (heads, query, key)."""
+    slopes = ops.convert_to_tensor(alibi_slopes(num_heads), dtype="float32")
+    return -slopes[:, None, None] * ops.cast(ops.abs(distance), "float32")
+
+
+class Scheme(NamedTuple):
+    """How positions enter self-attention."""
+
+    rotate: Callable = lambda x, positions: x  # queries or keys (b, t, h, d)
+    bias: Callable | None = None  # (distance, num_heads, causal, **weights) → what to add to the scores
+    weights: Callable = lambda num_heads: {}  # → {name: shape}
+
+
+SCHEMES = {
+    None: Scheme(),
+    "rotary": Scheme(rotate=rotate),
+    "relative": Scheme(bias=relative_bias, weights=lambda num_heads: {"table": (32, num_heads)}),
+    "alibi": Scheme(bias=alibi_bias),
+}

@@ -1,0 +1,39 @@
+# One virtual environment; each target installs only what it needs, once.
+PYTHON ?= python3
+BIN := .venv/bin
+WORKERS ?= 2
+
+.PHONY: demo test test-tensorflow test-jax test-slow check format clean
+.DELETE_ON_ERROR:
+
+demo: .venv/installed-demo
+	$(BIN)/keras-tfm demo
+
+test: test-tensorflow test-jax
+
+test-tensorflow test-jax: test-%: .venv/installed-test
+	KERAS_BACKEND=$* $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(ARGS)
+
+test-slow: .venv/installed-test
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -m slow $(ARGS)
+	KERAS_BACKEND=jax $(BIN)/python -m pytest -m slow $(ARGS)
+
+check: .venv/installed-check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: .venv/installed-check
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv
+
+.venv/installed-demo: EXTRAS = tensorflow,plot
+.venv/installed-test: EXTRAS = test
+.venv/installed-check: EXTRAS = check
+.venv/installed-%: setup.cfg pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install -q --upgrade pip
+	$(BIN)/pip install -q -e '.[$(EXTRAS)]'
+	touch $@
