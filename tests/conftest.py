@@ -1,0 +1,80 @@
+"""Helpers shared by the tests; each run has one backend, that of KERAS_BACKEND."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# The tests compile thousands of small kernels and run each a few times.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+BACKEND = keras.backend.backend()
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+TOLERANCE = {"float32": 1e-5, "mixed_bfloat16": 5e-2, "mixed_float16": 6e-3}
+
+
+@pytest.fixture(autouse=True)
+def same_seed():
+    keras.utils.set_random_seed(7)
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def array(x):
+    return ops.convert_to_numpy(ops.cast(x, "float32"))
+
+
+def assert_close(actual, expected, tolerance=1e-5):
+    np.testing.assert_allclose(array(actual), array(expected), rtol=0, atol=tolerance)
+
+
+def gradients(function, *arrays):
+    """Gradients of the sum of `function(*arrays)` with respect to each array."""
+    tensors = [ops.convert_to_tensor(x) for x in arrays]
+    if BACKEND == "jax":
+        import jax
+
+        total = lambda *xs: ops.sum(ops.cast(function(*xs), "float32"))  # noqa: E731
+        return [array(g) for g in jax.grad(total, argnums=tuple(range(len(tensors))))(*tensors)]
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        total = ops.sum(ops.cast(function(*tensors), "float32"))
+    return [np.zeros(x.shape) if g is None else array(g) for x, g in zip(tensors, tape.gradient(total, tensors), strict=True)]
+
+
+def compiled(function):
+    """`function` of arrays, compiled by XLA."""
+    if BACKEND == "jax":
+        import jax
+
+        return jax.jit(function)
+    import tensorflow as tf
+
+    return tf.function(function, jit_compile=True)
+
+
+def largest_tensor(function, x):
+    """Elements of the largest tensor that appears when `function(x)` is traced."""
+    if BACKEND == "jax":
+        import jax
+        from jax.extend.core import jaxprs_in_params
+
+        def sizes(jaxpr):
+            for equation in jaxpr.eqns:
+                yield from (variable.aval.size for variable in equation.outvars)
+                for inner in jaxprs_in_params(equation.params):
+                    yield from sizes(inner)
+
+        return max(sizes(jax.make_jaxpr(function)(x).jaxpr))
+    import tensorflow as tf
+
+    graph = tf.function(function).get_concrete_function(tf.TensorSpec(x.shape, x.dtype)).graph
+    outputs = [output for operation in graph.get_operations() for output in operation.outputs]
+    return max(output.shape.num_elements() or 0 for output in outputs if output.shape.rank is not None)

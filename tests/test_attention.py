@@ -1,0 +1,416 @@
+import functools
+
+import keras
+import numpy as np
+import pytest
+from conftest import BACKEND, PRECISIONS, TOLERANCE, array, assert_close, compiled, gradients, largest_tensor, normal
+from keras import ops
+
+from keras_tfm.layers import (
+    SCORES,
+    MultiHeadAttention,
+    MultiHeadSelfAttention,
+    TransformerDecoderBlock,
+    TransformerEncoderBlock,
+    attend,
+    fused,
+    masks,
+    record_attention,
+    self_attention,
+)
+from keras_tfm.layers.attention import HEADS, MIXINGS, hard, local_attention, soft
+from keras_tfm.layers.positions import SCHEMES
+
+BATCH, LENGTH, WIDTH = 2, 6, 16
+MASK = np.array([[1, 1, 1, 1, 0, 0], [0, 1, 0, 1, 1, 1]], bool)
+X = normal(BATCH, LENGTH, WIDTH)
+
+every_option = pytest.mark.parametrize(
+    "options",
+    [
+        {"score": score, "heads": heads, "positions": positions, "dtype": dtype}
+        for score in SCORES
+        for heads in HEADS
+        for positions in SCHEMES
+        for dtype in PRECISIONS
+    ],
+    ids=lambda options: "-".join(str(value) for value in options.values()),
+)
+
+
+@functools.cache
+def cached_layer(**options):
+    keras.utils.set_random_seed(3)
+    layer = MultiHeadSelfAttention(4, **options)
+    layer.build((None, None, WIDTH))
+    for weight in layer.trainable_variables:  # biases and temperatures too must matter
+        weight.assign(weight + 0.1 * keras.random.normal(weight.shape))
+    return layer
+
+
+@every_option
+def test_padding_changes_nothing(options):
+    layer, tolerance = cached_layer(**options), TOLERANCE[options["dtype"]]
+    expected = array(layer(X, mask=MASK))[MASK]
+    other_content = np.where(MASK[..., None], X, 50 * X[::-1])
+    np.testing.assert_array_equal(array(layer(other_content, mask=MASK))[MASK], expected)
+    longer = layer(np.pad(X, ((0, 0), (0, 3), (0, 0)), constant_values=9), mask=np.pad(MASK, ((0, 0), (0, 3))))
+    assert_close(array(longer)[:, :LENGTH][MASK], expected, tolerance)
+
+
+@every_option
+def test_the_future_changes_nothing_before_it(options):
+    layer = cached_layer(causal=True, **options)
+    expected = array(layer(X))
+    for t in (1, 4):
+        changed = np.concatenate([X[:, :t], -3 * X[:, t:]], axis=1)
+        np.testing.assert_array_equal(array(layer(changed))[:, :t], expected[:, :t])
+        assert np.abs(array(layer(changed))[:, t:] - expected[:, t:]).max() > 1e-3
+
+
+@every_option
+def test_rows_of_attention_sum_to_one_or_are_zero(options):
+    layer = cached_layer(causal=True, **options)
+    with record_attention() as maps:
+        layer(X, attention_mask=MASK[:, None, :])
+    (weights,) = maps[layer.path]
+    visible = np.tril(np.ones((LENGTH, LENGTH), bool)) & MASK[:, None, None, :]
+    assert weights.shape == (BATCH, 4, LENGTH, LENGTH) and weights.dtype == "float32"
+    assert (weights[~np.broadcast_to(visible, weights.shape)] == 0).all()
+    assert_close(weights.sum(-1), np.broadcast_to(visible.any(-1), weights.shape[:3]).astype("float32"))
+
+
+@every_option
+def test_cached_equals_full(options):
+    layer, tolerance = cached_layer(causal=True, num_kv_heads=2, **options), TOLERANCE[options["dtype"]]
+    full = array(layer(X, mask=MASK))
+    cache = layer.empty_cache(BATCH, LENGTH + 2)
+    prefill, cache = layer(X[:, :3], mask=MASK[:, :3], cache=cache)
+    steps = [array(prefill)]
+    for t in range(3, LENGTH):
+        step, cache = layer(X[:, t : t + 1], mask=MASK[:, t : t + 1], cache=cache, start=ops.convert_to_tensor(t))
+        steps.append(array(step))
+    assert_close(np.concatenate(steps, axis=1), full, tolerance)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("positions", SCHEMES)
+@pytest.mark.parametrize("score", SCORES)
+def test_local_equals_full_with_a_window_mask(score, positions, causal):
+    x, mask = normal(2, 11, WIDTH), np.arange(11) < np.array([[11], [7]])
+    layer = cached_layer(score=score, positions=positions, causal=causal, num_kv_heads=2, window=3)
+    local = array(layer(x, mask=mask))
+    near = array(masks.window(11, 11, 3)).astype(bool)
+    assert_close(local, layer(x, mask=mask, attention_mask=np.ones((11, 11), bool)))
+    assert_close(local, compiled(lambda x: layer(x, mask=mask))(ops.convert_to_tensor(x)))
+    unlimited = MultiHeadSelfAttention(4, score=score, positions=positions, causal=causal, num_kv_heads=2)
+    unlimited.build(x.shape)
+    unlimited.set_weights(layer.get_weights())
+    assert_close(local, unlimited(x, mask=mask, attention_mask=near))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_cost_of_local_attention_grows_with_length_only(causal):
+    def largest(length, **options):
+        layer = MultiHeadSelfAttention(2, causal=causal, **options)
+        layer.build((1, length, 8))
+        return largest_tensor(layer, ops.convert_to_tensor(normal(1, length, 8)))
+
+    assert largest(2048, window=16) <= 2.1 * largest(1024, window=16)
+    assert largest(2048) >= 3.9 * largest(1024)
+
+
+@pytest.mark.parametrize("window, causal", [(1, False), (4, False), (4, True), (20, True)])
+def test_window_reaches_exactly_so_far(window, causal):
+    layer = MultiHeadSelfAttention(2, causal=causal, window=window)
+    (gradient,) = gradients(lambda x: layer(x)[:, 10], normal(1, 21, 8))
+    reached = np.abs(gradient[0]).sum(-1) > 0
+    offset = np.arange(21) - 10
+    np.testing.assert_array_equal(reached, (np.abs(offset) < window) & (~np.array(causal) | (offset <= 0)))
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS)
+@pytest.mark.parametrize("mixing", MIXINGS)
+@pytest.mark.parametrize("score", SCORES)
+def test_fully_masked_rows_give_zeros_and_zero_gradients(score, mixing, dtype):
+    layer, memory = MultiHeadAttention(4, score=score, mixing=mixing, dtype=dtype), normal(BATCH, 3, WIDTH, seed=2)
+    memory_mask = np.array([[False] * 3, [True, False, True]])
+    y = array(layer(X, memory, memory_mask=memory_mask))
+    assert (y[0] == 0).all() and np.abs(y[1]).min(-1).max() > 0
+    for gradient in gradients(lambda x, memory: layer(x, memory, memory_mask=memory_mask) ** 2, X, memory):
+        assert np.isfinite(gradient).all() and (gradient[0] == 0).all()
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("block", [TransformerEncoderBlock, TransformerDecoderBlock])
+def test_the_future_changes_nothing_with_dropout_on(block, recorded):
+    options = {"causal": True} if block is TransformerEncoderBlock else {}
+    layer = block(4, 32, dropout=0.3, attention_dropout=0.3, **options)
+    layer(X)
+
+    def run(x):
+        for inner in layer._flatten_layers():  # draw the same dropout again
+            if isinstance(inner, keras.layers.Dropout):
+                inner.seed_generator.state.assign([0, 7])
+        if not recorded:
+            return array(layer(x, training=True))
+        with record_attention() as maps:
+            y = array(layer(x, training=True))
+        assert (np.triu(maps[f"{layer.path}/attention"][0], k=1) == 0).all()
+        return y
+
+    expected = run(X)
+    assert np.abs(expected - array(layer(X))).max() > 1e-2
+    np.testing.assert_array_equal(run(np.concatenate([X[:, :3], 5 * X[:, 3:]], axis=1))[:, :3], expected[:, :3])
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_equals_keras_multi_head_attention_with_the_same_weights(causal, masked):
+    ours, theirs = cached_layer(causal=causal), keras.layers.MultiHeadAttention(4, WIDTH // 4)
+    theirs.build(X.shape, X.shape)
+    theirs.set_weights(ours.get_weights())
+    mask = MASK if masked else np.ones_like(MASK)
+    expected = theirs(X, X, attention_mask=mask[:, None, :], use_causal_mask=causal)
+    seen = mask if masked else np.ones_like(MASK)
+    assert_close(array(ours(X, mask=mask if masked else None))[seen], array(expected)[seen])
+
+
+def test_cross_attention_equals_keras_with_the_same_weights():
+    memory = normal(BATCH, 4, 10, seed=4)
+    ours, theirs = MultiHeadAttention(4), keras.layers.MultiHeadAttention(4, WIDTH // 4)
+    expected, _ = theirs(X, memory), ours(X, memory)
+    ours.set_weights(theirs.get_weights())
+    assert_close(ours(X, memory), expected)
+    assert_close(ours(X, cache=ours.memory_cache(ops.convert_to_tensor(memory)))[0], expected)
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("num_kv_heads", [1, 2, 4])
+def test_grouped_heads_equal_plain_ones_with_repeated_keys_and_values(num_kv_heads, score):
+    grouped = cached_layer(num_kv_heads=num_kv_heads, score=score)
+    plain = MultiHeadSelfAttention(4, score=score)
+    plain.build(X.shape)
+    repeat = 4 // num_kv_heads
+    for ours, theirs in zip(plain.weights, grouped.weights, strict=True):
+        value = array(theirs)
+        if theirs.path.split("/")[-2] in ("key", "value"):
+            value = np.repeat(value, repeat, axis=-2)
+        ours.assign(value)
+    assert_close(grouped(X, mask=MASK), plain(X, mask=MASK))
+    assert_close(grouped(X), plain(X))  # the fused path
+
+
+def test_head_modes_have_the_matrices_of_the_notes():
+    k, h = WIDTH, 4
+    shapes = {"standard": (k, h, k // h), "narrow": (h, k // h, k // h), "wide": (k, h, k)}
+    for heads, shape in shapes.items():
+        assert tuple(cached_layer(heads=heads).query_dense.kernel.shape) == shape
+
+
+def test_a_narrow_head_sees_its_chunk_only():
+    layer = cached_layer(heads="narrow")
+    chunk = ops.convert_to_tensor(X)
+    (gradient,) = gradients(lambda x: layer.project(layer.query_dense, x)[:, :, 1], chunk)
+    assert (gradient[..., 4:8] != 0).all() and (np.delete(gradient, np.s_[4:8], axis=-1) == 0).all()
+
+
+def test_scores_against_the_formulas_of_the_notes():
+    q, k = normal(5), normal(5, seed=1)
+    w, u, v, pair = (normal(*shape, seed=2) for shape in [(5, 5), (5, 5), (5,), (10, 5)])
+    weights = {
+        "cosine": {"log_temperature": [0.7]},
+        "bilinear": {"kernel": w[None]},
+        "additive": {"query_kernel": w[None], "key_kernel": u[None], "vector": v[None]},
+        "concat": {"kernel": pair[None], "vector": v[None]},
+    }
+    expected = {
+        "dot": q @ k,
+        "scaled_dot": q @ k / np.sqrt(5),
+        "cosine": np.sqrt(5) * q @ k / np.linalg.norm(q) / np.linalg.norm(k) / np.exp(0.7),
+        "bilinear": q @ w @ k,
+        "additive": v @ np.tanh(q @ w + k @ u),
+        "concat": v @ np.tanh(np.concatenate([q, k]) @ pair),
+    }
+    for score, (function, _) in SCORES.items():
+        tensors = {name: ops.convert_to_tensor(np.float32(value)) for name, value in weights.get(score, {}).items()}
+        actual = function(*(ops.convert_to_tensor(x[None, None, None]) for x in (q, k)), **tensors)
+        assert_close(actual, np.reshape(expected[score], (1, 1, 1, 1)))
+
+
+def test_parameter_free_self_attention_is_the_sum_of_the_notes():
+    x = normal(1, 4, 3)
+    scores = x[0] @ x[0].T
+    weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    assert_close(self_attention(x)[0], weights @ x[0])
+    assert_close(self_attention(x, masks.causal(4, 4))[:, 0], x[:, 0])
+
+
+def test_hard_attention_takes_the_best_key_and_learns_like_soft():
+    scores = normal(2, 3, 4, 5)
+    weights = array(hard(ops.convert_to_tensor(scores)))
+    np.testing.assert_array_equal(weights, scores == scores.max(-1, keepdims=True))
+    values = normal(2, 3, 4, 5, seed=1)
+    assert_close(*(gradients(lambda s: mixing(s) * values, scores)[0] for mixing in (hard, soft)))  # noqa: B023
+
+
+def test_attend_takes_masks_of_every_rank():
+    q = k = v = ops.convert_to_tensor(normal(BATCH, LENGTH, BATCH, 4))  # as many heads as rows
+    expected = attend(q, k, v, mask=MASK[:, None, None, :])[0]
+    assert_close(attend(q, k, v, mask=MASK)[0], expected)
+    assert_close(attend(q, k, v, mask=np.repeat(MASK[:, None, :], LENGTH, axis=1))[0], expected)
+
+
+def test_local_attention_of_a_window_wider_than_the_sequence_is_full():
+    q, k, v = (ops.convert_to_tensor(normal(1, 5, 2, 4, seed=seed)) for seed in range(3))
+    local = local_attention(lambda q, k, v, mask: attend(q, k, v, mask=mask)[0], q, k, v, window=9)
+    assert_close(local, attend(q, k, v)[0])
+
+
+# ── recording ──
+
+
+def translator():
+    """An encoder-decoder with different lengths on both sides and one local layer."""
+    source, target = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
+    memory = keras.layers.Embedding(9, 8, mask_zero=True)(source)
+    memory = TransformerEncoderBlock(2, 16, window=2, name="encoder")(memory)
+    x = keras.layers.Embedding(9, 8, mask_zero=True)(target)
+    return keras.Model([source, target], TransformerDecoderBlock(2, 16, name="decoder")(x, memory))
+
+
+@pytest.mark.parametrize("by_predict", [False, True])
+def test_maps_of_every_layer_of_a_model(by_predict):
+    model = translator()
+    model.compile(jit_compile=True)
+    rng = np.random.default_rng(0)
+    inputs = [rng.integers(1, 9, (3, 7)), rng.integers(1, 9, (3, 4))]
+    inputs[0][:, 5:] = 0
+    before = model.predict(inputs, verbose=0)
+    compiled_function = model.predict_function
+    with record_attention(model) as maps:
+        recorded = model.predict(inputs, batch_size=2, verbose=0) if by_predict else array(model(inputs))
+    assert_close(recorded, before)
+    assert set(maps) == {"encoder/attention", "decoder/attention", "decoder/memory_attention"}
+    rows = [2, 1] if by_predict else [3]
+    shapes = {"encoder/attention": (7, 7), "decoder/attention": (4, 4), "decoder/memory_attention": (4, 7)}
+    for path, shape in shapes.items():
+        assert [x.shape for x in maps[path]] == [(batch, 2, *shape) for batch in rows]
+        assert_close(maps[path][0].sum(-1)[:, :, :4], np.ones((rows[0], 2, 4)))
+    assert (maps["decoder/memory_attention"][0][..., 5:] == 0).all()
+    assert model.predict_function is compiled_function and not model.run_eagerly
+    assert_close(model.predict(inputs, verbose=0), before)
+
+
+def test_recording_says_so_when_it_cannot_see():
+    layer = MultiHeadSelfAttention(2)
+    layer.build(X.shape)
+    with record_attention(), pytest.raises(Exception, match="`record_attention` needs layers that run eagerly"):
+        compiled(layer)(ops.convert_to_tensor(X))
+
+
+# ── the fused path ──
+
+
+@pytest.fixture
+def fused_calls(monkeypatch):
+    calls, kernel = [], fused.attention
+    monkeypatch.setattr(fused, "attention", lambda *args: calls.append(args) or kernel(*args))
+    return calls
+
+
+@pytest.mark.parametrize("num_kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("causal", [False, True])
+def test_fused_path_is_taken_and_exact(causal, num_kv_heads, fused_calls):
+    layer = cached_layer(causal=causal, num_kv_heads=num_kv_heads, positions="rotary")
+    y = layer(X)
+    assert len(fused_calls) == 1
+    assert_close(y, layer(X, attention_mask=np.ones((LENGTH, LENGTH), bool)))
+    assert len(fused_calls) == 1
+
+
+@pytest.mark.parametrize(
+    "options, call",
+    [
+        ({"attention_dropout": 0.5}, {"training": True}),
+        ({"positions": "alibi"}, {}),
+        ({"positions": "relative"}, {}),
+        ({"window": 2}, {}),
+        ({"mixing": "hard"}, {}),
+        ({"score": "cosine"}, {}),
+        ({}, {"attention_mask": MASK[:, None, :]}),
+    ],
+)
+def test_fused_path_is_not_taken_where_it_would_drop_something(options, call, fused_calls):
+    MultiHeadSelfAttention(4, **options)(X, **call)
+    assert not fused_calls
+
+
+def test_dropout_that_is_off_leaves_the_fused_path_open(fused_calls):
+    MultiHeadSelfAttention(4, attention_dropout=0.5)(X, training=False)
+    assert len(fused_calls) == 1
+
+
+# ── errors ──
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: MultiHeadSelfAttention(4, score="dots"), ["score", "scaled_dot", "'dots'"]),
+        (lambda: MultiHeadSelfAttention(4, heads="tall"), ["heads", "narrow", "'tall'"]),
+        (lambda: MultiHeadSelfAttention(4, mixing="firm"), ["mixing", "hard", "'firm'"]),
+        (lambda: MultiHeadSelfAttention(4, positions="gps"), ["positions", "rotary", "'gps'"]),
+        (lambda: MultiHeadSelfAttention(0), ["num_heads", "positive", "0"]),
+        (lambda: MultiHeadSelfAttention(4, num_kv_heads=3), ["num_kv_heads", "divide", "3"]),
+        (lambda: MultiHeadSelfAttention(4, window=0), ["window", "positive", "0"]),
+        (lambda: MultiHeadSelfAttention(4, window=-2), ["window", "positive", "-2"]),
+        (lambda: MultiHeadSelfAttention(5)(X), ["num_heads", "divide", "5", "16"]),
+        (lambda: MultiHeadSelfAttention(5, heads="narrow")(X), ["num_heads", "divide", "5", "16"]),
+        (lambda: MultiHeadAttention(2, heads="narrow")(X, normal(2, 3, 7)), ["num_kv_heads", "divide", "7"]),
+        (lambda: MultiHeadSelfAttention(16, positions="rotary")(X), ["rotary", "even head_dim", "1"]),
+        (lambda: MultiHeadAttention(4)(X), ["memory", "cache", "None"]),
+    ],
+)
+def test_bad_arguments(make, words):
+    with pytest.raises(ValueError) as error:
+        make()
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+@pytest.mark.parametrize("start", [3, np.int32(3), "tensor"])
+def test_a_cache_that_is_too_short(start):
+    layer = cached_layer(causal=True)
+    start = ops.convert_to_tensor(3, dtype="int32") if start == "tensor" else start
+    with pytest.raises(ValueError, match=r"`cache` must have room.*room=4, last token at 4"):
+        layer(X[:, :2], cache=layer.empty_cache(BATCH, 4), start=start)
+
+
+def test_a_cache_needs_a_causal_layer():
+    layer = cached_layer()
+    with pytest.raises(ValueError, match="`cache` needs causal=True"):
+        layer(X[:, :1], cache=layer.empty_cache(BATCH, 4))
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="cuDNN's kernel is reached through JAX")
+def test_cudnn_path_is_exact_for_any_mask():
+    import jax
+
+    if jax.default_backend() != "gpu":
+        pytest.skip("needs a CUDA GPU")
+    q, k, v = (ops.cast(normal(4, 64, 8, 64, seed=seed), "bfloat16") for seed in range(3))
+    mask = np.random.default_rng(0).random((4, 64)) > 0.4
+    mask[0], mask[1] = False, np.arange(64) < 40
+    for causal in (False, True):
+        past = masks.causal(64, 64) if causal else None
+        shown = mask[:, :, None, None] if causal else True
+
+        def exact(q, k, v):
+            return ops.where(shown, attend(q, k, v, mask=masks.combine(mask, past))[0], 0)  # noqa: B023
+
+        def kernel(q, k, v):
+            return ops.where(shown, fused.attention(q, k, v, ops.convert_to_tensor(mask), causal), 0)  # noqa: B023
+
+        assert_close(compiled(kernel)(q, k, v), compiled(exact)(q, k, v), TOLERANCE["mixed_bfloat16"])
+        for ours, theirs in zip(gradients(kernel, q, k, v), gradients(exact, q, k, v), strict=True):
+            assert_close(ours, theirs, TOLERANCE["mixed_bfloat16"])
