@@ -12,7 +12,7 @@ demo: .venv/installed-demo
 test: test-tensorflow test-jax
 
 test-tensorflow test-jax: test-%: .venv/installed-test
-	KERAS_BACKEND=$* $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(ARGS)
+	KERAS_BACKEND=$* $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" $(ARGS)
 
 test-slow: .venv/installed-test
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -m slow $(ARGS)

@@ -46,7 +46,10 @@ def gradients(function, *arrays):
     with tf.GradientTape() as tape:
         tape.watch(tensors)
         total = ops.sum(ops.cast(function(*tensors), "float32"))
-    return [np.zeros(x.shape) if g is None else array(g) for x, g in zip(tensors, tape.gradient(total, tensors), strict=True)]
+    return [
+        np.zeros(x.shape) if g is None else array(g)
+        for x, g in zip(tensors, tape.gradient(total, tensors), strict=True)
+    ]
 
 
 def compiled(function):

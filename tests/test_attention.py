@@ -1,4 +1,5 @@
 import functools
+import itertools
 
 import keras
 import numpy as np
@@ -25,17 +26,16 @@ BATCH, LENGTH, WIDTH = 2, 6, 16
 MASK = np.array([[1, 1, 1, 1, 0, 0], [0, 1, 0, 1, 1, 1]], bool)
 X = normal(BATCH, LENGTH, WIDTH)
 
-every_option = pytest.mark.parametrize(
-    "options",
-    [
-        {"score": score, "heads": heads, "positions": positions, "dtype": dtype}
-        for score in SCORES
-        for heads in HEADS
-        for positions in SCHEMES
-        for dtype in PRECISIONS
-    ],
-    ids=lambda options: "-".join(str(value) for value in options.values()),
-)
+
+def every_option():
+    """All scores, head modes, position schemes and precisions; the laws of each share a worker and its layers."""
+    for values in itertools.product(SCORES, HEADS, SCHEMES, PRECISIONS):
+        name = "-".join(map(str, values))
+        options = dict(zip(("score", "heads", "positions", "dtype"), values, strict=True))
+        yield pytest.param(options, id=name, marks=pytest.mark.xdist_group(name))
+
+
+EVERY_OPTION = pytest.mark.parametrize("options", list(every_option()))
 
 
 @functools.cache
@@ -48,7 +48,7 @@ def cached_layer(**options):
     return layer
 
 
-@every_option
+@EVERY_OPTION
 def test_padding_changes_nothing(options):
     layer, tolerance = cached_layer(**options), TOLERANCE[options["dtype"]]
     expected = array(layer(X, mask=MASK))[MASK]
@@ -58,9 +58,9 @@ def test_padding_changes_nothing(options):
     assert_close(array(longer)[:, :LENGTH][MASK], expected, tolerance)
 
 
-@every_option
+@EVERY_OPTION
 def test_the_future_changes_nothing_before_it(options):
-    layer = cached_layer(causal=True, **options)
+    layer = cached_layer(causal=True, num_kv_heads=2, **options)
     expected = array(layer(X))
     for t in (1, 4):
         changed = np.concatenate([X[:, :t], -3 * X[:, t:]], axis=1)
@@ -68,9 +68,9 @@ def test_the_future_changes_nothing_before_it(options):
         assert np.abs(array(layer(changed))[:, t:] - expected[:, t:]).max() > 1e-3
 
 
-@every_option
+@EVERY_OPTION
 def test_rows_of_attention_sum_to_one_or_are_zero(options):
-    layer = cached_layer(causal=True, **options)
+    layer = cached_layer(causal=True, num_kv_heads=2, **options)
     with record_attention() as maps:
         layer(X, attention_mask=MASK[:, None, :])
     (weights,) = maps[layer.path]
@@ -80,7 +80,7 @@ def test_rows_of_attention_sum_to_one_or_are_zero(options):
     assert_close(weights.sum(-1), np.broadcast_to(visible.any(-1), weights.shape[:3]).astype("float32"))
 
 
-@every_option
+@EVERY_OPTION
 def test_cached_equals_full(options):
     layer, tolerance = cached_layer(causal=True, num_kv_heads=2, **options), TOLERANCE[options["dtype"]]
     full = array(layer(X, mask=MASK))

@@ -95,7 +95,11 @@ def test_keras_mask_and_explicit_masks_are_anded(symbolic):
 
     call = both
     if symbolic:
-        inputs = [keras.Input((None,), dtype="int32"), keras.Input((5, 5), dtype="bool"), keras.Input((5,), dtype="bool")]
+        inputs = [
+            keras.Input((None,), dtype="int32"),
+            keras.Input((5, 5), dtype="bool"),
+            keras.Input((5,), dtype="bool"),
+        ]
         model = keras.Model(inputs, both(*inputs))
         call = lambda ids, allowed, second: model([ids, np.stack([allowed] * 2), second])  # noqa: E731
     x = array(embedding(IDS))

@@ -71,9 +71,11 @@ SCORES = {
 
 def soft(scores, mask=None):
     """Softmax over the keys that may be attended to; a row without any is zero, and so is its gradient."""
-    if mask is None:
-        return ops.softmax(scores)
-    return ops.where(mask, ops.softmax(ops.where(mask, scores, -1e30)), 0.0)
+    if mask is not None:
+        scores = ops.where(mask, scores, -1e30)
+    single = scores.shape[-1] == 1  # of which Keras' softmax would warn
+    weights = ops.ones_like(scores) if single else ops.softmax(scores)
+    return weights if mask is None else ops.where(mask, weights, 0.0)
 
 
 def hard(scores, mask=None):
@@ -284,15 +286,11 @@ class MultiHeadAttention(masks.MaskedLayer):
 
     def build(self, x_shape, memory_shape=None):
         width, memory_width = x_shape[-1], (memory_shape or x_shape)[-1]
-        if (
-            self.heads != "wide"
-            and width % self.num_heads
-            or self.heads == "narrow"
-            and memory_width % self.num_kv_heads
-        ):
+        narrow = self.heads == "narrow"
+        if self.heads != "wide" and width % self.num_heads or narrow and memory_width % self.num_kv_heads:
             raise ValueError(
-                "`num_heads` must divide the width of the input, and for heads='narrow' `num_kv_heads` that of the memory. "
-                f"Received: num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, {width=}, {memory_width=}"
+                "`num_heads` must divide the width, and `num_kv_heads` that of the memory of narrow heads. Received: "
+                f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, {width=}, {memory_width=}"
             )
         self.head_dim = HEADS[self.heads](width, self.num_heads)
         self.query_dense = self._head_dense("query", width, self.num_heads)

@@ -135,7 +135,7 @@ def relative_buckets(distance, causal, num_buckets=32, max_distance=128):
     >>> ops.convert_to_numpy(relative_buckets(ops.arange(-2, 3), causal=False)).tolist()
     [18, 17, 0, 1, 2]
     """
-    future = 0
+    distance, future = ops.cast(distance, "int32"), 0
     if not causal:
         num_buckets //= 2
         future = ops.where(distance < 0, num_buckets, 0)

@@ -1,0 +1,273 @@
+"""Laws of the blocks, and one harness that every public layer goes through."""
+
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from conftest import PRECISIONS, TOLERANCE, array, assert_close, normal
+from keras import ops
+
+from keras_tfm.layers import (
+    SCORES,
+    FeedForward,
+    MultiHeadAttention,
+    MultiHeadSelfAttention,
+    PositionalEncoding,
+    TransformerDecoderBlock,
+    TransformerEncoderBlock,
+)
+from keras_tfm.layers.attention import HEADS, MIXINGS
+from keras_tfm.layers.blocks import ACTIVATIONS, GATES, NORMS
+from keras_tfm.layers.positions import SCHEMES
+
+X, MEMORY = normal(2, 5, 8), normal(2, 3, 6, seed=1)
+
+LAYERS = {
+    "attention": (lambda **kw: MultiHeadAttention(2, num_kv_heads=1, score="bilinear", **kw), 2),
+    "hard attention": (lambda **kw: MultiHeadAttention(2, heads="narrow", mixing="hard", name="hard", **kw), 2),
+    "self-attention": (lambda **kw: MultiHeadSelfAttention(2, positions="relative", score="cosine", **kw), 1),
+    "local self-attention": (lambda **kw: MultiHeadSelfAttention(2, window=2, causal=True, heads="wide", **kw), 1),
+    "sinusoids": (lambda **kw: PositionalEncoding(**kw), 1),
+    "learned positions": (lambda **kw: PositionalEncoding("learned", "concat", max_length=9, dim=3, **kw), 1),
+    "index": (lambda **kw: PositionalEncoding("index", "concat", **kw), 1),
+    "feed-forward": (lambda **kw: FeedForward(16, "swiglu", **kw), 1),
+    "encoder block": (lambda **kw: TransformerEncoderBlock(2, 16, attention_dropout=0.1, score="additive", **kw), 1),
+    "pre-norm encoder block": (
+        lambda **kw: TransformerEncoderBlock(2, 16, "geglu", "rms", True, 0.2, window=2, **kw),
+        1,
+    ),
+    "decoder block": (lambda **kw: TransformerDecoderBlock(2, 16, positions="rotary", score="concat", **kw), 2),
+    "decoder block without memory": (lambda **kw: TransformerDecoderBlock(2, 16, positions="alibi", **kw), 1),
+}
+
+
+def functional(make, num_inputs, **kwargs):
+    inputs = [keras.Input((None, 8)), keras.Input((None, 6))][:num_inputs]
+    return keras.Model(inputs, make(**kwargs)(*inputs))
+
+
+@pytest.mark.parametrize("make, num_inputs", LAYERS.values(), ids=LAYERS)
+class TestEveryLayer:
+    def test_config_round_trip(self, make, num_inputs):
+        layer = make()
+        layer(*(X, MEMORY)[:num_inputs])
+        config = layer.get_config()
+        twin = type(layer).from_config(config)
+        assert twin.get_config() == config and twin.name == layer.name
+        twin(*(X, MEMORY)[:num_inputs])
+        twin.set_weights(layer.get_weights())
+        assert_close(twin(*(X, MEMORY)[:num_inputs]), layer(*(X, MEMORY)[:num_inputs]))
+
+    @pytest.mark.parametrize("dtype", PRECISIONS)
+    def test_shapes_and_types_symbolic_and_eager(self, make, num_inputs, dtype):
+        layer = make(dtype=dtype)
+        inputs = (X, MEMORY)[:num_inputs]
+        symbolic = layer(*(keras.Input(x.shape[1:]) for x in inputs))
+        eager = layer(*inputs)
+        assert tuple(eager.shape) == layer.compute_output_shape(*(x.shape for x in inputs))
+        assert tuple(symbolic.shape) == (None, *eager.shape[1:])
+        types = {keras.backend.standardize_dtype(x.dtype) for x in (symbolic, eager)}
+        assert types == {layer.compute_dtype} and np.isfinite(array(eager)).all()
+        single = make()
+        single(*inputs)
+        single.set_weights(layer.get_weights())
+        assert_close(eager, single(*inputs), 2 * TOLERANCE[dtype])
+
+    @pytest.mark.parametrize("dtype", PRECISIONS)
+    def test_trains(self, make, num_inputs, dtype):
+        model = functional(make, num_inputs, dtype=dtype)
+        model = keras.Model(model.inputs, keras.layers.Dense(1, dtype="float32")(model.outputs[0]))
+        model.compile("adam", "mse", jit_compile=dtype == "float32")
+        before = [array(weight) for weight in model.trainable_variables]
+        inputs = [X, MEMORY][:num_inputs]
+        history = model.fit(inputs, normal(2, 5, 1), verbose=0)
+        assert np.isfinite(history.history["loss"]).all()
+        unmoved = [w.path for w, old in zip(model.trainable_variables, before, strict=True) if (array(w) == old).all()]
+        # a key's bias shifts all scores of a query alike, and hard attention may have a gradient of zero
+        assert not [path for path in unmoved if "/key/bias" not in path and "hard" not in path]
+
+    def test_any_batch_and_length(self, make, num_inputs):
+        model = functional(make, num_inputs)
+        for batch, length in ((1, 3), (3, 7), (2, 1)):
+            inputs = [normal(batch, length, 8), normal(batch, length + 1, 6)][:num_inputs]
+            assert model.predict(inputs, verbose=0).shape == (batch, length, model.output_shape[-1])
+        model.summary(print_fn=lambda text: None)
+
+
+def test_saved_models_load_in_a_fresh_process_without_custom_objects(tmp_path):
+    inputs = [X, MEMORY]
+    for number, (make, num_inputs) in enumerate(LAYERS.values()):
+        model = functional(make, num_inputs)
+        model.save(tmp_path / f"{number}.keras")
+        np.save(tmp_path / f"{number}.npy", array(model(inputs[:num_inputs])))
+    np.savez(tmp_path / "inputs.npz", *inputs)
+    program = """
+import sys, keras, numpy as np, keras_tfm
+folder, count = sys.argv[1], int(sys.argv[2])
+inputs = list(np.load(folder + "/inputs.npz").values())
+for number in range(count):
+    model = keras.models.load_model(f"{folder}/{number}.keras")
+    y = keras.ops.convert_to_numpy(model(inputs[:len(model.inputs)]))
+    np.testing.assert_allclose(y, np.load(f"{folder}/{number}.npy"), rtol=0, atol=1e-5)
+print(count, "equal")
+"""
+    run = subprocess.run([sys.executable, "-c", program, tmp_path, str(len(LAYERS))], capture_output=True, text=True)
+    assert f"{len(LAYERS)} equal" in run.stdout, run.stderr
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS)
+@pytest.mark.parametrize("with_memory", [False, True])
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_cached_decoder_equals_full(norm_first, with_memory, dtype):
+    block = TransformerDecoderBlock(2, 16, norm_first=norm_first, positions="rotary", window=3, dtype=dtype)
+    memory, memory_mask = (MEMORY, np.array([[1, 1, 0], [1, 0, 0]], bool)) if with_memory else (None, None)
+    mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]], bool)
+    full = array(block(X, memory, mask=mask, memory_mask=memory_mask))
+    cache = block.make_cache(2, 5, memory, memory_mask)
+    step, cache = block(X[:, :2], mask=mask[:, :2], cache=cache)
+    steps = [step]
+    for t in range(2, 5):
+        step, cache = block(X[:, t : t + 1], mask=mask[:, t : t + 1], cache=cache, start=t)
+        steps.append(step)
+    assert_close(np.concatenate([array(step) for step in steps], axis=1), full, TOLERANCE[dtype])
+
+
+def test_cache_remembers_the_mask_that_keras_attached_to_the_memory():
+    block, x = TransformerDecoderBlock(2, 16), normal(2, 1, 8)
+    memory = keras.layers.Embedding(9, 8, mask_zero=True)(np.array([[3, 4, 0], [5, 0, 0]]))
+    full = block(x, memory)
+    step, _ = block(x, cache=block.make_cache(2, 1, memory))
+    assert_close(step, full)
+    assert np.abs(array(full) - array(block(x, array(memory)))).max() > 1e-4
+
+
+def test_cached_step_as_a_functional_model():
+    block = TransformerDecoderBlock(2, 16)
+    full = block(X, MEMORY)
+    cache = block.make_cache(2, 5, MEMORY)
+    _, cache = block(X[:, :4], cache=cache)
+    inputs = keras.tree.map_structure(lambda x: keras.Input(x.shape[1:], dtype=x.dtype), cache)
+    token, start = keras.Input((1, 8)), keras.Input((), batch_size=1, dtype="int32")
+    outputs = block(token, cache=inputs, start=start[0])
+    model = keras.Model([token, start, inputs], outputs)
+    step, new_cache = model([ops.convert_to_tensor(X[:, 4:]), ops.convert_to_tensor([4]), cache])
+    assert_close(step, full[:, 4:])
+    assert array(new_cache["self"]["mask"]).all()
+
+
+def test_decoder_block_wants_memory_always_or_never():
+    block = TransformerDecoderBlock(2, 16)
+    block(X, MEMORY)
+    with pytest.raises(ValueError, match="`memory` must be given in all calls or in none"):
+        block(X)
+    block = TransformerDecoderBlock(2, 16)
+    block(X)
+    with pytest.raises(ValueError, match="`memory` must be given in all calls or in none"):
+        block(X, MEMORY)
+
+
+def test_residuals_are_those_of_the_two_papers():
+    for norm_first in (False, True):
+        block = TransformerEncoderBlock(2, 16, norm_first=norm_first)
+        block(X)
+        norms = block.attention_residual.norm, block.feed_forward_residual.norm
+        x = ops.convert_to_tensor(X)
+        for norm, sublayer in zip(norms, (block.attention, block.feed_forward), strict=True):
+            x = x + sublayer(norm(x)) if norm_first else norm(x + sublayer(x))
+        assert_close(block(X), x)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("activation", [*ACTIVATIONS, *GATES])
+def test_feed_forward_and_norm(activation, norm):
+    x = normal(2, 3, 8)
+    layer = FeedForward(16, activation)
+    y = array(layer(x))
+    f = keras.activations.get(GATES.get(activation, activation))
+    inner = array(f(ops.matmul(x, layer.inner.kernel) + layer.inner.bias))
+    if activation in GATES:
+        inner = inner * array(ops.matmul(x, layer.gated.kernel) + layer.gated.bias)
+    assert_close(y, ops.matmul(inner, layer.outer.kernel) + layer.outer.bias)
+    block = array(TransformerEncoderBlock(2, 16, activation, norm)(x))
+    assert_close((block**2).mean(-1), np.ones((2, 3)), 1e-3)  # both norms leave features of unit size
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_encoder_block_equals_keras_hub_with_the_same_weights(norm_first):
+    keras_hub = pytest.importorskip("keras_hub")
+    theirs = keras_hub.layers.TransformerEncoder(16, 2, dropout=0.1, activation="relu", normalize_first=norm_first)
+    ours = TransformerEncoderBlock(2, 16, norm_first=norm_first)
+    mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
+    theirs(X), ours(X)
+    randomise(theirs)
+    ours.attention.set_weights(theirs._self_attention_layer.get_weights())
+    ours.attention_residual.norm.set_weights(theirs._self_attention_layer_norm.get_weights())
+    ours.feed_forward.inner.set_weights(theirs._feedforward_intermediate_dense.get_weights())
+    ours.feed_forward.outer.set_weights(theirs._feedforward_output_dense.get_weights())
+    ours.feed_forward_residual.norm.set_weights(theirs._feedforward_layer_norm.get_weights())
+    assert_close(ours(X), theirs(X))
+    assert_close(array(ours(X, mask=mask))[mask], array(theirs(X, padding_mask=mask))[mask])
+
+
+def test_decoder_block_equals_keras_hub_with_the_same_weights():
+    keras_hub = pytest.importorskip("keras_hub")
+    memory = normal(2, 3, 8, seed=3)
+    theirs = keras_hub.layers.TransformerDecoder(16, 2, dropout=0.1)
+    ours = TransformerDecoderBlock(2, 16)
+    theirs(X, memory), ours(X, memory)
+    randomise(theirs)
+    ours.attention.set_weights(theirs._self_attention_layer.get_weights())
+    ours.attention_residual.norm.set_weights(theirs._self_attention_layer_norm.get_weights())
+    ours.memory_attention.set_weights(theirs._cross_attention_layer.get_weights())
+    ours.memory_residual.norm.set_weights(theirs._cross_attention_layer_norm.get_weights())
+    ours.feed_forward.inner.set_weights(theirs._feedforward_intermediate_dense.get_weights())
+    ours.feed_forward.outer.set_weights(theirs._feedforward_output_dense.get_weights())
+    ours.feed_forward_residual.norm.set_weights(theirs._feedforward_layer_norm.get_weights())
+    memory_mask = np.array([[1, 1, 0], [1, 1, 1]], bool)
+    theirs_out = theirs(X, memory, encoder_padding_mask=memory_mask)
+    assert_close(ours(X, memory, memory_mask=memory_mask), theirs_out)
+
+
+def randomise(layer):
+    for weight in layer.trainable_variables:
+        weight.assign(weight + 0.2 * keras.random.normal(weight.shape))
+
+
+@pytest.mark.parametrize("option", ["score", "heads", "positions", "mixing", "num_kv_heads", "window"])
+def test_blocks_hand_every_option_to_their_attention(option):
+    words = {
+        "score": SCORES,
+        "heads": HEADS,
+        "positions": SCHEMES,
+        "mixing": MIXINGS,
+        "num_kv_heads": [1, 2],
+        "window": [2],
+    }
+    for value in words[option]:
+        block = TransformerDecoderBlock(2, 16, **{option: value})
+        block(X, MEMORY)
+        assert getattr(block.attention, option) == value
+        if option in MultiHeadAttention.OPTIONS:
+            assert getattr(block.memory_attention, option) == value
+        assert getattr(TransformerEncoderBlock(2, 16, **{option: value}).attention, option) == value
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: TransformerEncoderBlock(2, 16, activation="tanhh"), ["activation", "swiglu", "'tanhh'"]),
+        (lambda: TransformerEncoderBlock(2, 16, norm="batch"), ["norm", "rms", "'batch'"]),
+        (lambda: TransformerEncoderBlock(2, 0), ["ff_dim", "positive", "0"]),
+        (lambda: TransformerEncoderBlock(2, 2.5), ["ff_dim", "positive", "2.5"]),
+        (lambda: TransformerEncoderBlock(2, 16, score="dots"), ["score", "cosine", "'dots'"]),
+        (lambda: TransformerEncoderBlock(2, 16, windw=3), ["windw"]),
+        (lambda: TransformerDecoderBlock(2, 16, causal=False), ["causal", "False"]),
+        (lambda: TransformerEncoderBlock(3, 16)(X), ["num_heads", "divide", "3", "8"]),
+    ],
+)
+def test_bad_arguments(make, words):
+    with pytest.raises(ValueError) as error:
+        make()
+    assert all(word in str(error.value) for word in words), str(error.value)
