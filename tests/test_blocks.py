@@ -104,7 +104,7 @@ def test_saved_models_load_in_a_fresh_process_without_custom_objects(tmp_path):
         np.save(tmp_path / f"{number}.npy", array(model(inputs[:num_inputs])))
     np.savez(tmp_path / "inputs.npz", *inputs)
     program = """
-import sys, keras, numpy as np, keras_tfm
+import sys, keras, numpy as np, keras_tfm.layers
 folder, count = sys.argv[1], int(sys.argv[2])
 inputs = list(np.load(folder + "/inputs.npz").values())
 for number in range(count):

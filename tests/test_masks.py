@@ -67,6 +67,22 @@ def assert_padding_changes_nothing(model, by_predict):
     assert np.abs(padded).max() < 100
 
 
+def test_masks_survive_saving_and_loading(tmp_path):
+    source, target, allowed = (keras.Input((None,), dtype=dtype) for dtype in ("int32", "int32", "bool"))
+    memory = TransformerEncoderBlock(2, 16)(embedder()(source))
+    outputs = TransformerDecoderBlock(2, 16)(embedder()(target), memory, memory_mask=allowed)
+    model = keras.Model([source, target, allowed], outputs)
+    inputs = [IDS, IDS[::-1].copy(), np.array([[1, 0, 1, 1, 1]] * 2, bool)]
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    loaded.save(tmp_path / "again.keras")
+    expected = model.predict(inputs, verbose=0)
+    assert_close(loaded.predict(inputs, verbose=0), expected)
+    assert_close(keras.models.load_model(tmp_path / "again.keras").predict(inputs, verbose=0), expected)
+    inputs[2] = inputs[2] & (IDS != 0)
+    assert_close(loaded.predict(inputs, verbose=0), expected)
+
+
 def test_mask_survives_all_layers_to_the_output():
     model = encoder_on_ids(TransformerEncoderBlock(2, 16), TransformerEncoderBlock(2, 16))
     pooled = keras.Model(model.input, keras.layers.GlobalAveragePooling1D()(model.output))

@@ -77,7 +77,11 @@ def combine(*masks, rank=0):
 def merge(x, mask=None):
     """AND of the mask that Keras attached to `x` and the one given, either of which may be None."""
     attached = get_keras_mask(x)
-    return mask if attached is None or attached is mask else combine(attached, mask)
+    if mask is None or attached is None:
+        return attached if mask is None else mask
+    if isinstance(x, keras.KerasTensor):  # tensors will carry their mask through the model: no second copy in its graph
+        return mask
+    return combine(attached, mask)
 
 
 def check(name, mask, ranks=(2, 3, 4)):

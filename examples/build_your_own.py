@@ -1,0 +1,56 @@
+"""A classifier of your own: does the first symbol of a sequence come back later in it?
+
+python examples/build_your_own.py            trains, saves, and lets a fresh process load and use the model
+"""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import keras
+import numpy as np
+
+from keras_tfm.layers import PositionalEncoding, TransformerEncoderBlock
+
+
+def sequences(count, seed):
+    """Sequences of 4 to 16 of the symbols 1 … 30, padded with zeros; in half of them the first comes back."""
+    rng = np.random.default_rng(seed)
+    x = rng.integers(1, 31, (count, 16))
+    lengths, answers = rng.integers(4, 17, count), rng.integers(0, 2, count)
+    for row, length, answer in zip(x, lengths, answers, strict=True):
+        row[1:][row[1:] == row[0]] = row[0] % 30 + 1
+        if answer:
+            row[rng.integers(1, length)] = row[0]
+        row[length:] = 0
+    return x, answers
+
+
+def classifier():
+    symbols = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(31, 64, mask_zero=True)(symbols)
+    x = PositionalEncoding(combine="concat", dim=16)(x)
+    x = TransformerEncoderBlock(num_heads=4, ff_dim=128, activation="swiglu", norm_first=True)(x)
+    x = TransformerEncoderBlock(num_heads=4, ff_dim=128, score="cosine", positions="rotary", norm_first=True)(x)
+    x = keras.layers.GlobalAveragePooling1D()(x)  # the mask has come through: padding is not averaged
+    return keras.Model(symbols, keras.layers.Dense(1, activation="sigmoid")(x))
+
+
+def main():
+    if len(sys.argv) > 1:  # the fresh process
+        model = keras.models.load_model(sys.argv[1])
+        loss, accuracy = model.evaluate(*sequences(2000, seed=2), verbose=0)
+        print(f"fresh process: accuracy {accuracy:.1%}")
+        return
+    keras.utils.set_random_seed(1)
+    model = classifier()
+    model.compile(keras.optimizers.Adam(2e-3), "binary_crossentropy", metrics=["accuracy"])
+    model.fit(*sequences(10_000, seed=1), batch_size=64, epochs=6, validation_data=sequences(2000, seed=2), verbose=2)
+    file = pathlib.Path(tempfile.mkdtemp()) / "classifier.keras"
+    model.save(file)
+    subprocess.run([sys.executable, __file__, file], check=True)
+
+
+if __name__ == "__main__":
+    main()

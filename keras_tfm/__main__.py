@@ -1,0 +1,3 @@
+from keras_tfm.cli import main
+
+main()

@@ -1,0 +1,60 @@
+"""Pictures of what a model does; they need the extra `plot`."""
+
+import numpy as np
+
+
+def attention_map(weights, query_labels, key_labels, path, title=None):
+    """Writes the heads of one attention layer as a PNG, queries downwards and keys across.
+
+    Args:
+        weights: (heads, query, key), as `record_attention` gives them for one row of a batch.
+        query_labels, key_labels: a word for each query and each key.
+        path: file to write.
+        title: headline.
+
+    >>> import tempfile, os
+    >>> file = os.path.join(tempfile.mkdtemp(), "map.png")
+    >>> attention_map(np.eye(3)[None], "abc", "abc", file)
+    >>> os.path.getsize(file) > 1000
+    True
+    """
+    weights = np.asarray(weights)
+    if weights.ndim != 3 or weights.shape[1:] != (len(query_labels), len(key_labels)):
+        raise ValueError(
+            "`weights` must be (heads, query, key) with a label for each query and key. Received: "
+            f"weights.shape={weights.shape}, {len(query_labels)} query labels, {len(key_labels)} key labels"
+        )
+    figure_class = _figure_class()
+    heads, queries, keys = weights.shape
+    columns = min(heads, 4)
+    rows = -(-heads // columns)
+    width, height = max(2.6, 0.3 * keys), max(2.6, 0.3 * queries)
+    figure = figure_class(figsize=(columns * width + 1, rows * height + 0.8), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for head, axis in enumerate(axes.flat):
+        if head >= heads:
+            axis.remove()
+            continue
+        image = axis.imshow(weights[head], cmap="Blues", vmin=0, vmax=1)
+        axis.set_xticks(range(keys), key_labels)
+        axis.set_yticks(range(queries), query_labels)
+        axis.tick_params(length=0, labelsize=9)
+        if heads > 1:
+            axis.set_title(f"head {head + 1}", fontsize=10)
+        axis.spines[:].set_visible(False)
+        if head % columns == 0:
+            axis.set_ylabel("query")
+        if head + columns >= heads:
+            axis.set_xlabel("key")
+    figure.colorbar(image, ax=axes, shrink=0.8, label="attention")
+    if title:
+        figure.suptitle(title)
+    figure.savefig(path, dpi=150)
+
+
+def _figure_class():
+    try:
+        from matplotlib.figure import Figure  # without pyplot: no display, no global state
+    except ImportError as error:
+        raise ImportError("Plots need matplotlib: pip install 'keras_tfm[plot]'") from error
+    return Figure
