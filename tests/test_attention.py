@@ -4,7 +4,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from conftest import BACKEND, PRECISIONS, TOLERANCE, array, assert_close, compiled, gradients, largest_tensor, normal
+from conftest import PRECISIONS, TOLERANCE, array, assert_close, compiled, gradients, largest_tensor, normal
 from keras import ops
 
 from keras_tfm.layers import (
@@ -14,7 +14,6 @@ from keras_tfm.layers import (
     TransformerDecoderBlock,
     TransformerEncoderBlock,
     attend,
-    fused,
     masks,
     record_attention,
     self_attention,
@@ -261,6 +260,17 @@ def test_attend_takes_masks_of_every_rank():
     assert_close(attend(q, k, v, mask=np.repeat(MASK[:, None, :], LENGTH, axis=1))[0], expected)
 
 
+def test_local_attention_in_several_groups_of_blocks():
+    q, k, v = (ops.convert_to_tensor(normal(2, 37, 2, 4, seed=seed)) for seed in range(3))
+    mask = np.random.default_rng(0).random((2, 37)) > 0.3
+    for window in (1, 2):  # 37 and 19 blocks, in 8 groups at the most
+        for causal in (False, True):
+            blocks = lambda q, k, v, mask: attend(q, k, v, mask=mask)[0]  # noqa: E731
+            local = local_attention(blocks, q, k, v, window, causal, ops.convert_to_tensor(mask))
+            past = masks.causal(37, 37) if causal else None
+            assert_close(local, attend(q, k, v, mask=masks.combine(mask, past, masks.window(37, 37, window)))[0])
+
+
 def test_local_attention_of_a_window_wider_than_the_sequence_is_full():
     q, k, v = (ops.convert_to_tensor(normal(1, 5, 2, 4, seed=seed)) for seed in range(3))
     local = local_attention(lambda q, k, v, mask: attend(q, k, v, mask=mask)[0], q, k, v, window=9)
@@ -309,48 +319,6 @@ def test_recording_says_so_when_it_cannot_see():
         compiled(layer)(ops.convert_to_tensor(X))
 
 
-# ── the fused path ──
-
-
-@pytest.fixture
-def fused_calls(monkeypatch):
-    calls, kernel = [], fused.attention
-    monkeypatch.setattr(fused, "attention", lambda *args: calls.append(args) or kernel(*args))
-    return calls
-
-
-@pytest.mark.parametrize("num_kv_heads", [1, 2, 4])
-@pytest.mark.parametrize("causal", [False, True])
-def test_fused_path_is_taken_and_exact(causal, num_kv_heads, fused_calls):
-    layer = cached_layer(causal=causal, num_kv_heads=num_kv_heads, positions="rotary")
-    y = layer(X)
-    assert len(fused_calls) == 1
-    assert_close(y, layer(X, attention_mask=np.ones((LENGTH, LENGTH), bool)))
-    assert len(fused_calls) == 1
-
-
-@pytest.mark.parametrize(
-    "options, call",
-    [
-        ({"attention_dropout": 0.5}, {"training": True}),
-        ({"positions": "alibi"}, {}),
-        ({"positions": "relative"}, {}),
-        ({"window": 2}, {}),
-        ({"mixing": "hard"}, {}),
-        ({"score": "cosine"}, {}),
-        ({}, {"attention_mask": MASK[:, None, :]}),
-    ],
-)
-def test_fused_path_is_not_taken_where_it_would_drop_something(options, call, fused_calls):
-    MultiHeadSelfAttention(4, **options)(X, **call)
-    assert not fused_calls
-
-
-def test_dropout_that_is_off_leaves_the_fused_path_open(fused_calls):
-    MultiHeadSelfAttention(4, attention_dropout=0.5)(X, training=False)
-    assert len(fused_calls) == 1
-
-
 # ── errors ──
 
 
@@ -390,27 +358,3 @@ def test_a_cache_needs_a_causal_layer():
     layer = cached_layer()
     with pytest.raises(ValueError, match="`cache` needs causal=True"):
         layer(X[:, :1], cache=layer.empty_cache(BATCH, 4))
-
-
-@pytest.mark.skipif(BACKEND != "jax", reason="cuDNN's kernel is reached through JAX")
-def test_cudnn_path_is_exact_for_any_mask():
-    import jax
-
-    if jax.default_backend() != "gpu":
-        pytest.skip("needs a CUDA GPU")
-    q, k, v = (ops.cast(normal(4, 64, 8, 64, seed=seed), "bfloat16") for seed in range(3))
-    mask = np.random.default_rng(0).random((4, 64)) > 0.4
-    mask[0], mask[1] = False, np.arange(64) < 40
-    for causal in (False, True):
-        past = masks.causal(64, 64) if causal else None
-        shown = mask[:, :, None, None] if causal else True
-
-        def exact(q, k, v):
-            return ops.where(shown, attend(q, k, v, mask=masks.combine(mask, past))[0], 0)  # noqa: B023
-
-        def kernel(q, k, v):
-            return ops.where(shown, fused.attention(q, k, v, ops.convert_to_tensor(mask), causal), 0)  # noqa: B023
-
-        assert_close(compiled(kernel)(q, k, v), compiled(exact)(q, k, v), TOLERANCE["mixed_bfloat16"])
-        for ours, theirs in zip(gradients(kernel, q, k, v), gradients(exact, q, k, v), strict=True):
-            assert_close(ours, theirs, TOLERANCE["mixed_bfloat16"])

@@ -72,10 +72,10 @@ SCORES = {
 def soft(scores, mask=None):
     """Softmax over the keys that may be attended to; a row without any is zero, and so is its gradient."""
     if mask is not None:
-        scores = ops.where(mask, scores, -1e30)
+        scores = scores + ops.where(mask, 0.0, -1e30)
     single = scores.shape[-1] == 1  # of which Keras' softmax would warn
     weights = ops.ones_like(scores) if single else ops.softmax(scores)
-    return weights if mask is None else ops.where(mask, weights, 0.0)
+    return weights if mask is None else weights * ops.cast(ops.any(mask, axis=-1, keepdims=True), "float32")
 
 
 def hard(scores, mask=None):
@@ -148,25 +148,30 @@ def local_attention(attend, q, k, v, window, causal=False, key_mask=None):
     """
     batch, length = ops.shape(q)[:2]
     blocks = (length + window - 1) // window
-    span = window * (2 if causal else 3)  # the block before, the block itself, and the one after
+    seen = 2 if causal else 3  # the block before, the block itself and the one after
+    near = masks.window(window, seen * window, window, start=window)
+    past = masks.causal(window, seen * window, start=window) if causal else None
     key_mask = ops.ones((batch, length), dtype="bool") if key_mask is None else key_mask
 
-    def cut(x):  # (b, t, …) → (b, blocks, window, …), the last one filled up with zeros
-        x = ops.concatenate([x, ops.zeros((batch, window, *x.shape[2:]), dtype=x.dtype)], axis=1)
-        return ops.reshape(x[:, : blocks * window], (batch, blocks, window, *x.shape[2:]))
+    def pad(x, before):
+        sizes = (batch, before, *x.shape[2:]), (batch, 2 * window, *x.shape[2:])
+        return ops.concatenate([ops.zeros(sizes[0], x.dtype), x, ops.zeros(sizes[1], x.dtype)], axis=1)
 
-    def surround(x):  # (b, t, …) → (b · blocks, span, …)
-        x = cut(x)
-        edge = ops.zeros_like(x[:, :1])
-        padded = ops.concatenate([edge, x, edge], axis=1)
-        around = [padded[:, shift : blocks + shift] for shift in range(span // window)]
-        return ops.reshape(ops.concatenate(around, axis=2), (batch * blocks, span, *x.shape[3:]))
+    def cut(x, first, count, seen):  # padded (b, t, …) → (b · count, seen · window, …)
+        parts = [x[:, (first + n) * window : (first + n + count) * window] for n in range(seen)]
+        parts = [ops.reshape(part, (batch * count, window, *x.shape[2:])) for part in parts]
+        return ops.concatenate(parts, axis=1)
 
-    near = masks.window(window, span, window, start=window)
-    past = masks.causal(window, span, start=window) if causal else None
-    q = ops.reshape(cut(q), (batch * blocks, window, *q.shape[2:]))
-    context = attend(q, surround(k), surround(v), masks.combine(surround(key_mask), near, past))
-    return ops.reshape(context, (batch, blocks * window, *q.shape[2:]))[:, :length]
+    q, k, v, key_mask = pad(q, 0), pad(k, window), pad(v, window), pad(key_mask, window)
+    known_length = isinstance(blocks, int)
+    group = max(2048 // window, -(-blocks // 8), 1) if known_length else blocks  # few enough to stay in a cache
+    contexts = []
+    for first in range(0, blocks, group) if known_length else (0,):
+        count = min(group, blocks - first) if known_length else blocks
+        mask = masks.combine(cut(key_mask, first, count, seen), near, past)
+        context = attend(cut(q, first, count, 1), cut(k, first, count, seen), cut(v, first, count, seen), mask)
+        contexts.append(ops.reshape(context, (batch, count * window, *q.shape[2:])))
+    return ops.concatenate(contexts, axis=1)[:, :length]
 
 
 # ── recording ───────────────────────────────────────────────────────────────────────────────────────────────────────

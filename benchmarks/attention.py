@@ -1,0 +1,173 @@
+"""Attention layers side by side; every figure is a ratio within one run.
+
+python benchmarks/attention.py [local] [layers]      KERAS_BACKEND chooses TensorFlow or JAX
+
+local:  attention over 8,192 tokens, 8 heads of 64: a window of 128 beside all keys. Time by turns in one process;
+        peak memory each in a process of its own, above what it held before the call.
+layers: a whole layer with its projections, forward and backward, 2,048 (on a GPU 16,384) padded tokens, beside Keras'.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_tfm.layers import MultiHeadSelfAttention
+from keras_tfm.layers.attention import attend, local_attention
+
+BACKEND = keras.backend.backend()
+
+
+def on_gpu():
+    if BACKEND != "jax":
+        return False
+    import jax
+
+    return jax.default_backend() == "gpu"
+
+
+def compiled(function, backward=False):
+    """`function` of tensors, compiled; with `backward`, the gradients of its sum instead."""
+    if BACKEND == "jax":
+        import jax
+
+        total = lambda *xs: function(*xs).astype("float32").sum()  # noqa: E731
+        step = jax.jit(jax.grad(total, argnums=(0,)) if backward else function)
+        return lambda *xs: jax.block_until_ready(step(*xs))
+    import tensorflow as tf
+
+    @tf.function
+    def step(*xs):
+        if not backward:
+            return function(*xs)
+        with tf.GradientTape() as tape:
+            tape.watch(xs[0])
+            total = tf.reduce_sum(tf.cast(function(*xs), "float32"))
+        return tape.gradient(total, xs[0])
+
+    return lambda *xs: step(*xs).numpy()
+
+
+def seconds(functions, inputs, repeats):
+    """Median seconds of each function, by turns, the first turn left out."""
+    times = {name: [] for name in functions}
+    for turn in range(repeats + 1):
+        for name, function in functions.items():
+            if sys.stderr.isatty():
+                print(f"\r  turn {turn}/{repeats}: {name:<40}", end="\r", file=sys.stderr, flush=True)
+            start = time.perf_counter()
+            function(*inputs)
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values[1:]) for name, values in times.items()}
+
+
+def table(title, header, rows):
+    print(f"\n{title}\n\n| {' | '.join(header)} |\n|{' --- |' * len(header)}")
+    for row in rows:
+        print(f"| {' | '.join(row)} |")
+
+
+# ── local ──
+
+LENGTH, WINDOW = 8192, 128
+ATTENTIONS = {
+    "all keys": lambda q, k, v: attend(q, k, v)[0],
+    "window of 128": lambda q, k, v: local_attention(lambda *args: attend(*args[:3], mask=args[3])[0], q, k, v, WINDOW),
+}
+
+
+def queries_keys_values():
+    rng = np.random.default_rng(0)
+    return [ops.convert_to_tensor(rng.normal(size=(1, LENGTH, 8, 64)).astype("float32")) for _ in range(3)]
+
+
+def peak_megabytes(name, backward):
+    """In a fresh process: the peak of a call that has already been compiled, above what the process held before."""
+    program = f"import attention; attention.print_peak({name!r}, {backward})"
+    run = subprocess.run([sys.executable, "-c", program], cwd=os.path.dirname(__file__), capture_output=True, text=True)
+    if run.returncode:
+        raise RuntimeError(run.stderr)
+    return float(run.stdout.split()[-1])
+
+
+def print_peak(name, backward):
+    step, inputs = compiled(ATTENTIONS[name], backward), queries_keys_values()
+    step(*inputs)
+    if on_gpu():
+        import jax
+
+        stats = jax.devices()[0].memory_stats()
+        print((stats["peak_bytes_in_use"] - sum(x.nbytes for x in inputs)) / 2**20)
+        return
+
+    def status(field):
+        with open("/proc/self/status") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith(field)) / 1024
+
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # Linux: forget the peak
+    before = status("VmRSS")
+    step(*inputs)
+    print(status("VmHWM") - before)
+
+
+def local():
+    rows = []
+    for backward in (False, True):
+        functions = {name: compiled(function, backward) for name, function in ATTENTIONS.items()}
+        times = seconds(functions, queries_keys_values(), repeats=5)
+        peaks = {name: peak_megabytes(name, backward) for name in ATTENTIONS}
+        for name in ATTENTIONS:
+            rows.append(
+                (
+                    f"{name}, {'forward + backward' if backward else 'forward'}",
+                    f"{times[name]:.3f} s",
+                    f"{times[name] / times['all keys']:.3f}",
+                    f"{peaks[name]:,.0f} MB",
+                    f"{peaks[name] / peaks['all keys']:.3f}",
+                )
+            )
+    title = f"{BACKEND}: attention over {LENGTH:,} tokens, batch 1, 8 heads of 64"
+    table(title, ("keys", "time", "ratio", "peak memory", "ratio"), rows)
+
+
+# ── layers ──
+
+
+def layers():
+    if on_gpu():
+        keras.config.set_dtype_policy("mixed_bfloat16")
+    rows, width = [], 512
+    for length in (128, 512, 1024 if on_gpu() else 2048):
+        batch = (16384 if on_gpu() else 2048) // length
+        x = ops.convert_to_tensor(np.random.default_rng(0).normal(size=(batch, length, width)).astype("float32"))
+        mask = ops.convert_to_tensor(np.arange(length) < np.linspace(length // 2, length, batch)[:, None])
+        ours, theirs = MultiHeadSelfAttention(8, causal=True), keras.layers.MultiHeadAttention(8, width // 8)
+        near = MultiHeadSelfAttention(8, causal=True, window=64)
+        functions = {
+            "keras": lambda x, mask, f=theirs: f(x, x, attention_mask=mask[:, None, :], use_causal_mask=True),
+            "ours": lambda x, mask, f=ours: f(x, mask=mask),
+            "ours, window 64": lambda x, mask, f=near: f(x, mask=mask),
+        }
+        for function in functions.values():
+            function(x, mask)
+        steps = {name: compiled(function, backward=True) for name, function in functions.items()}
+        times = seconds(steps, (x, mask), repeats=9)
+        rows += [
+            (f"{batch} × {length}", name, f"{times[name] * 1e3:.2f} ms", f"{times[name] / times['keras']:.2f}")
+            for name in functions
+        ]
+    title = f"{BACKEND}: one causal layer, padded batch, width {width}, 8 heads, forward + backward"
+    table(title, ("batch × length", "layer", "time", "ratio"), rows)
+
+
+if __name__ == "__main__":
+    for section in sys.argv[1:] or ("local", "layers"):
+        {"local": local, "layers": layers}[section]()

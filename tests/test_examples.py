@@ -1,0 +1,14 @@
+import pathlib
+import re
+import subprocess
+import sys
+
+EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
+
+
+def test_build_your_own():
+    file = EXAMPLES / "build_your_own.py"
+    run = subprocess.run([sys.executable, file], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert float(re.search(r"fresh process: accuracy ([\d.]+)%", run.stdout)[1]) > 95
+    assert len(file.read_text().splitlines()) < 60

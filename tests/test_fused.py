@@ -1,0 +1,73 @@
+import numpy as np
+import pytest
+from conftest import BACKEND, TOLERANCE, assert_close, compiled, gradients, normal
+from keras import ops
+
+from keras_tfm.layers import MultiHeadSelfAttention, attend, fused, masks
+
+LENGTH = 6
+MASK = np.array([[1, 1, 1, 1, 0, 0], [0, 1, 0, 1, 1, 1]], bool)
+X = normal(2, LENGTH, 16)
+
+
+@pytest.fixture
+def fused_calls(monkeypatch):
+    calls, kernel = [], fused.attention
+    monkeypatch.setattr(fused, "attention", lambda *args: calls.append(args) or kernel(*args))
+    return calls
+
+
+@pytest.mark.parametrize("num_kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("causal", [False, True])
+def test_fused_path_is_taken_and_exact(causal, num_kv_heads, fused_calls):
+    layer = MultiHeadSelfAttention(4, causal=causal, num_kv_heads=num_kv_heads, positions="rotary")
+    y = layer(X)
+    assert len(fused_calls) == 1
+    assert_close(y, layer(X, attention_mask=np.ones((LENGTH, LENGTH), bool)))
+    assert len(fused_calls) == 1
+
+
+@pytest.mark.parametrize(
+    "options, call",
+    [
+        ({"attention_dropout": 0.5}, {"training": True}),
+        ({"positions": "alibi"}, {}),
+        ({"positions": "relative"}, {}),
+        ({"window": 2}, {}),
+        ({"mixing": "hard"}, {}),
+        ({"score": "cosine"}, {}),
+        ({}, {"attention_mask": MASK[:, None, :]}),
+    ],
+)
+def test_fused_path_is_not_taken_where_it_would_drop_something(options, call, fused_calls):
+    MultiHeadSelfAttention(4, **options)(X, **call)
+    assert not fused_calls
+
+
+def test_dropout_that_is_off_leaves_the_fused_path_open(fused_calls):
+    MultiHeadSelfAttention(4, attention_dropout=0.5)(X, training=False)
+    assert len(fused_calls) == 1
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="cuDNN's kernel is reached through JAX")
+def test_cudnn_path_is_exact_for_any_mask():
+    import jax
+
+    if jax.default_backend() != "gpu":
+        pytest.skip("needs a CUDA GPU with cuDNN")
+    q, k, v = (ops.cast(normal(4, 64, 8, 64, seed=seed), "bfloat16") for seed in range(3))
+    mask = np.random.default_rng(0).random((4, 64)) > 0.4
+    mask[0], mask[1] = False, np.arange(64) < 40
+    for causal in (False, True):
+        past = masks.causal(64, 64) if causal else None
+        shown = mask[:, :, None, None] if causal else True
+
+        def exact(q, k, v):
+            return ops.where(shown, attend(q, k, v, mask=masks.combine(mask, past))[0], 0)  # noqa: B023
+
+        def kernel(q, k, v):
+            return ops.where(shown, fused.attention(q, k, v, ops.convert_to_tensor(mask), causal), 0)  # noqa: B023
+
+        assert_close(compiled(kernel)(q, k, v), compiled(exact)(q, k, v), TOLERANCE["mixed_bfloat16"])
+        for ours, theirs in zip(gradients(kernel, q, k, v), gradients(exact, q, k, v), strict=True):
+            assert_close(ours, theirs, TOLERANCE["mixed_bfloat16"])

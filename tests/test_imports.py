@@ -1,0 +1,90 @@
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from conftest import BACKEND
+
+import keras_tfm
+
+PACKAGE = pathlib.Path(keras_tfm.__file__).parent
+ORDER = [
+    "layers",
+    "models",
+    "text",
+    "data",
+    "decoding",
+    "evaluation",
+    "training",
+    "translator",
+    "export",
+    "plots",
+    "cli",
+]
+LAYERS = ["arguments", "masks", "positions", "fused", "attention", "blocks"]
+
+
+def imported(file):
+    """Modules of the package that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("keras_tfm"):
+            path = node.module.split(".")[1:]
+            yield from ([path] if path not in ([], ["layers"]) else [[*path, alias.name] for alias in node.names])
+        elif isinstance(node, ast.Import):
+            yield from (name.name.split(".")[1:] for name in node.names if name.name.startswith("keras_tfm."))
+
+
+def modules():
+    return [file for file in PACKAGE.rglob("*.py") if not file.name.startswith("__")]
+
+
+@pytest.mark.parametrize("file", modules(), ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_imports_point_one_way(file):
+    own = file.relative_to(PACKAGE).with_suffix("").parts
+    for path in imported(file):
+        assert ORDER.index(path[0]) <= ORDER.index(own[0]), path
+        if own[0] == path[0] == "layers" and len(path) > 1 and path[1] in LAYERS:
+            assert LAYERS.index(path[1]) < LAYERS.index(own[1]), path
+        assert not ({own[0], path[0]} == {"data", "layers"} or {own[0], path[0]} == {"text", "models"})
+
+
+def test_layers_import_nothing_that_they_do_not_use():
+    program = "import sys, keras_tfm.layers; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    names = set(run.stdout.split())
+    assert "keras_tfm.layers.blocks" in names
+    assert not names & {"tensorflow_text", "keras_hub", "keras_nlp", "matplotlib", "keras_tfm.plots", "keras_tfm.data"}
+    assert run.stderr == "" or BACKEND == "tensorflow"
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="the TensorFlow backend needs TensorFlow")
+def test_jax_trains_where_tensorflow_is_not_installed():
+    program = """
+import sys
+sys.modules["tensorflow"] = None  # as if it were not there
+import keras, numpy as np
+from keras_tfm import data
+from keras_tfm.layers import PositionalEncoding, TransformerDecoderBlock, TransformerEncoderBlock
+ids = keras.Input((None,), dtype="int32")
+x = PositionalEncoding()(keras.layers.Embedding(21, 16, mask_zero=True)(ids))
+x = TransformerDecoderBlock(2, 32)(x, TransformerEncoderBlock(2, 32)(x))
+model = keras.Model(ids, keras.layers.Dense(21, activation="softmax")(x))
+model.compile("adam", "sparse_categorical_crossentropy")
+print(model.fit(*data.reverse(64, length=5), verbose=0).history["loss"])
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
+def test_every_public_layer_is_documented_with_an_example():
+    from keras_tfm import layers
+
+    for name, value in vars(layers).items():
+        if callable(value) and not name.startswith("_"):
+            assert value.__doc__ and ">>>" in value.__doc__, name
+
+
+def test_every_module_has_a_test_file():
+    tested = {file.stem.removeprefix("test_") for file in pathlib.Path(__file__).parent.glob("test_*.py")}
+    assert {file.stem for file in modules()} <= tested

@@ -1,0 +1,27 @@
+import numpy as np
+import pytest
+
+from keras_tfm.plots import attention_map
+
+
+def test_map_is_dark_where_attention_is(tmp_path):
+    image = pytest.importorskip("matplotlib.image")
+    for name, weights in {"none": np.zeros((1, 4, 4)), "all": np.ones((1, 4, 4))}.items():
+        attention_map(weights, "abcd", "efgh", tmp_path / f"{name}.png")
+    none, everything = (image.imread(tmp_path / f"{name}.png")[..., :3].mean() for name in ("none", "all"))
+    assert none - everything > 0.2
+
+
+@pytest.mark.parametrize("heads", [1, 3, 8])
+def test_every_head_gets_a_panel(tmp_path, heads):
+    image = pytest.importorskip("matplotlib.image")
+    weights = np.full((heads, 5, 3), 1 / 3)
+    attention_map(weights, list("abcde"), list("fgh"), tmp_path / "map.png", title="heads")
+    height, width, _ = image.imread(tmp_path / "map.png").shape
+    assert (width > height) == (heads > 1 and heads != 8 or heads == 8)
+
+
+def test_labels_must_fit(tmp_path):
+    with pytest.raises(ValueError, match=r"`weights` must be .* 2 query labels, 3 key labels"):
+        attention_map(np.zeros((1, 3, 3)), "ab", "abc", tmp_path / "map.png")
+    assert not list(tmp_path.iterdir())
