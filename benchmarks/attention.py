@@ -90,8 +90,9 @@ def queries_keys_values():
 
 def peak_megabytes(name, backward):
     """In a fresh process: the peak of a call that has already been compiled, above what the process held before."""
-    program = f"import attention; attention.print_peak({name!r}, {backward})"
-    run = subprocess.run([sys.executable, "-c", program], cwd=os.path.dirname(__file__), capture_output=True, text=True)
+    here = os.path.dirname(os.path.abspath(__file__))
+    program = f"import sys; sys.path.insert(0, {here!r}); import attention; attention.print_peak({name!r}, {backward})"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     if run.returncode:
         raise RuntimeError(run.stderr)
     return float(run.stdout.split()[-1])

@@ -16,11 +16,9 @@ from keras_tfm.layers import fused, masks
 from keras_tfm.layers.arguments import one_of, positive
 from keras_tfm.layers.positions import SCHEMES, known
 
-# ── scores: queries (b, q, h, d), keys (b, k, g, d) → (b, h, q, k) ──────────────────────────────────────────────────
-
 
 def dot(q, k):
-    """qᵀk."""
+    """qᵀk, as every score: queries (b, q, h, d), keys (b, k, g, d) → (b, h, q, k)."""
     grouped = ops.reshape(q, (*ops.shape(q)[:2], k.shape[2], -1, q.shape[3]))
     scores = ops.einsum("bqgrd,bkgd->bgrqk", grouped, k)
     return ops.reshape(scores, (ops.shape(q)[0], q.shape[2], ops.shape(q)[1], ops.shape(k)[1]))
@@ -66,23 +64,18 @@ SCORES = {
 }
 
 
-# ── mixing: float32 scores (b, h, q, k) and a mask that broadcasts to them → weights of the same shape ──────────────
-
-
 def soft(scores, mask=None):
-    """Softmax over the keys that may be attended to; a row without any is zero, and so is its gradient."""
+    """Softmax over the keys that may be attended to: float32 scores (b, h, q, k) → weights of the same shape."""
     if mask is not None:
         scores = scores + ops.where(mask, 0.0, -1e30)
     single = scores.shape[-1] == 1  # of which Keras' softmax would warn
-    weights = ops.ones_like(scores) if single else ops.softmax(scores)
-    return weights if mask is None else weights * ops.cast(ops.any(mask, axis=-1, keepdims=True), "float32")
+    return ops.ones_like(scores) if single else ops.softmax(scores)
 
 
 def hard(scores, mask=None):
     """All weight on the best key; the gradient passes straight through to the softmax."""
     weights = soft(scores, mask)
     best = ops.one_hot(ops.top_k(weights, 1)[1][..., 0], ops.shape(weights)[-1], dtype=weights.dtype)
-    best = ops.where(ops.any(weights > 0, axis=-1, keepdims=True), best, 0.0)
     return best + (weights - ops.stop_gradient(weights))
 
 
@@ -93,58 +86,48 @@ def attend(q, k, v, score=scaled_dot, mixing=soft, mask=None, bias=None, dropout
     """Mixes the values by how well queries and keys agree.
 
     Args:
-        q: queries (b, q, h, d).
-        k, v: keys and values (b, k, g, d); `g` divides `h`.
-        score: `(q, k) → (b, h, q, k)`, see `SCORES`.
-        mixing: `soft` or `hard`.
+        q, k, v: queries (b, q, h, d), keys and values (b, k, g, d); `g` divides `h`.
+        score, mixing: functions as in `SCORES` and `MIXINGS`.
         mask: booleans, True = may attend: (b, k), (b or 1, q, k) or (b or 1, h or 1, q, k).
-        bias: added to the scores, broadcastable to (b, h, q, k).
-        dropout: applied to the weights.
+        bias, dropout: what to add to the scores (b, h, q, k), what to apply to the weights.
 
     Returns:
-        context (b, q, h, d) and float32 weights (b, h, q, k).
+        context (b, q, h, d) and float32 weights (b, h, q, k); both zero for queries that may attend to nothing.
 
     >>> q = k = v = keras.random.normal((2, 5, 4, 8))
     >>> context, weights = attend(q, k, v, mask=masks.causal(5, 5))
     >>> print(context.shape, weights.shape)
     (2, 5, 4, 8) (2, 4, 5, 5)
     """
+    mask = masks.combine(mask, rank=4)
     scores = ops.cast(score(q, k), "float32")
     if bias is not None:
         scores = scores + ops.cast(bias, "float32")
-    weights = mixing(scores, masks.combine(mask, rank=4))
-    dropped = weights if dropout is None else dropout(weights)
-    grouped = ops.reshape(
-        ops.cast(dropped, v.dtype), (ops.shape(q)[0], v.shape[2], -1, ops.shape(q)[1], ops.shape(v)[1])
-    )
-    context = ops.einsum("bgrqk,bkgd->bqgrd", grouped, v)
-    return ops.reshape(context, (*ops.shape(q)[:3], v.shape[3])), weights
+    weights = mixing(scores, mask)
+    dropped = ops.cast(weights if dropout is None else dropout(weights), v.dtype)
+    grouped = ops.reshape(dropped, (ops.shape(q)[0], v.shape[2], -1, ops.shape(q)[1], ops.shape(v)[1]))
+    context = ops.reshape(ops.einsum("bgrqk,bkgd->bqgrd", grouped, v), (*ops.shape(q)[:3], v.shape[3]))
+    if mask is None:
+        return context, weights
+    some = ops.any(mask, axis=-1, keepdims=True)  # (b, h, q, 1)
+    return ops.where(ops.transpose(some, (0, 2, 1, 3)), context, 0), ops.where(some, weights, 0.0)
 
 
 def self_attention(x, mask=None):
-    """Self-attention without parameters: `y_i = Σ_j softmax_j(x_i · x_j) x_j`.
-
-    Args:
-        x: (batch, length, features).
-        mask: booleans (batch or 1, length, length), True = may attend.
+    """Self-attention without parameters, `y_i = Σ_j softmax_j(x_i · x_j) x_j`; x (b, t, d), mask (b or 1, t, t).
 
     >>> print(self_attention(ops.ones((1, 3, 4))).shape)
     (1, 3, 4)
     """
-    x = ops.convert_to_tensor(x)
-    weights = soft(ops.cast(ops.einsum("bqd,bkd->bqk", x, x), "float32"), mask)
-    return ops.einsum("bqk,bkd->bqd", ops.cast(weights, x.dtype), x)
+    head = ops.convert_to_tensor(x)[:, :, None]
+    return attend(head, head, head, score=dot, mask=mask)[0][:, :, 0]
 
 
 def local_attention(attend, q, k, v, window, causal=False, key_mask=None):
     """Attention to keys less than `window` away, at a cost that grows with length × window.
 
     The sequence is cut into blocks of `window`; each becomes a row of the batch that sees itself and its neighbours.
-
-    Args:
-        attend: `(q, k, v, mask) → context`; in its blocks, query `i` stands at position `i + window`.
-        q, k, v: (b, t, h or g, d).
-        key_mask: (b, t).
+    There, `attend(q, k, v, mask) → context` finds query `i` at position `i + window`. Mask: (b, t).
     """
     batch, length = ops.shape(q)[:2]
     blocks = (length + window - 1) // window
@@ -173,8 +156,6 @@ def local_attention(attend, q, k, v, window, causal=False, key_mask=None):
         contexts.append(ops.reshape(context, (batch, count * window, *q.shape[2:])))
     return ops.concatenate(contexts, axis=1)[:, :length]
 
-
-# ── recording ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _maps = contextvars.ContextVar("attention maps", default=None)
 
@@ -208,8 +189,6 @@ def record_attention(*models):
 
 
 def _record(path, weights):
-    if _maps.get() is None:
-        return
     try:
         _maps.get().setdefault(path, []).append(ops.convert_to_numpy(weights))
     except Exception as error:  # each backend has its own for a tensor without a value
@@ -218,8 +197,6 @@ def _record(path, weights):
             f"`record_attention(model)` before `model.predict`. Received: a compiled call of {path!r}"
         ) from error
 
-
-# ── layers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 # Word → width of a head, for an input of width k and h heads.
 HEADS = {
@@ -245,14 +222,11 @@ class MultiHeadAttention(masks.MaskedLayer):
         num_heads: number of query heads.
         num_kv_heads: number of key/value heads, a divisor of `num_heads` and by default the same; one is multi-query,
             a few are grouped attention (https://arxiv.org/abs/2305.13245).
-        heads: "standard", "narrow" or "wide", see `HEADS`.
-        score: a word of `SCORES`.
-        mixing: "soft" or "hard".
+        heads, score, mixing: words of `HEADS`, `SCORES` and `MIXINGS`.
         attention_dropout: rate of dropout on the attention weights.
 
     Call arguments:
-        x: (batch, query, features).
-        memory: (batch, key, any features).
+        x, memory: (batch, query, features) and (batch, key, any features).
         mask: (batch, query); where it is False, nothing is attended to.
         memory_mask: (batch, key), (batch, query, key) or (batch, heads, query, key).
         attention_mask: (query, key), (batch, query, key) or (batch, heads, query, key).
@@ -309,10 +283,10 @@ class MultiHeadAttention(masks.MaskedLayer):
             self.score_weights[name] = self.add_weight((self.num_heads, *shape), initializer, name=name)
 
     def _head_dense(self, name, width, num_heads):
-        heads = num_heads, self.head_dim
+        outputs = num_heads, self.head_dim
         if self.heads == "narrow":
-            return self._dense(name, "bqhc,hcd->bqhd", (num_heads, width // num_heads), heads, matrices=num_heads)
-        return self._dense(name, "bqc,chd->bqhd", (width,), heads)
+            return self._dense(name, "bqhc,hcd->bqhd", (num_heads, width // num_heads), outputs, matrices=num_heads)
+        return self._dense(name, "bqc,chd->bqhd", (width,), outputs)
 
     def _dense(self, name, equation, inputs, outputs, matrices=1):
         axes, fans = equation[-len(outputs) :], (math.prod(inputs) // matrices, math.prod(outputs) // matrices)
@@ -380,7 +354,8 @@ class MultiHeadAttention(masks.MaskedLayer):
             bias = self.scheme.bias(distance, self.num_heads, self.causal, **self.position_weights)
         dropout = partial(self.dropout, training=training) if self.dropout else None
         context, weights = attend(q, k, v, score, MIXINGS[self.mixing], mask, bias, dropout)
-        _record(self.path, weights)
+        if _maps.get() is not None:
+            _record(self.path, weights)
         return context
 
     def finish(self, context, mask):
@@ -402,22 +377,17 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         **kwargs: the other options of `MultiHeadAttention`.
 
     Call arguments:
-        x: (batch, length, features).
-        mask: (batch, length), True = a token; Keras fills it in after `Embedding(mask_zero=True)`.
+        x, mask: (batch, length, features) and (batch, length); Keras fills in the mask of `Embedding(mask_zero=True)`.
         attention_mask: (query, key), (batch, query, key) or (batch, heads, query, key), True = may attend.
-        cache: of `empty_cache`; keys and values of `x` are written into it from position `start` on.
-        start: position of the first token of `x`.
+        cache, start: of `empty_cache`; `x` is written into it from position `start` on.
 
     Returns:
         (batch, length, features); with a cache, the same and the new cache.
 
-    >>> layer = MultiHeadSelfAttention(num_heads=2, causal=True, positions="rotary")
-    >>> x = keras.random.normal((1, 3, 8))
-    >>> full, cache = layer(x), layer.empty_cache(batch_size=1, max_length=3)
-    >>> for t in range(3):
-    ...     step, cache = layer(x[:, t : t + 1], cache=cache, start=t)
-    >>> bool(ops.all(ops.abs(step[:, 0] - full[:, 2]) < 1e-5))
-    True
+    >>> layer, x = MultiHeadSelfAttention(num_heads=2, causal=True, positions="rotary"), ops.ones((1, 3, 8))
+    >>> y = layer(x)
+    >>> y, cache = layer(x[:, :1], cache=layer.empty_cache(batch_size=1, max_length=3), start=0)
+    >>> y, cache = layer(x[:, 1:], cache=cache, start=1)
     """
 
     OPTIONS = ("causal", "window", "positions", *MultiHeadAttention.OPTIONS)
@@ -448,7 +418,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         return self.finish(context, mask), cache
 
     def empty_cache(self, batch_size, max_length):
-        """Room for keys and values (batch, max_length, kv_heads, head_dim) and for which of them are tokens."""
+        """Room for keys and values (batch, max_length, kv_heads, head_dim), and for which of them are tokens."""
         zeros = ops.zeros((batch_size, max_length, self.num_kv_heads, self.head_dim), dtype=self.compute_dtype)
         return {"k": zeros, "v": zeros, "mask": ops.zeros((batch_size, max_length), dtype="bool")}
 

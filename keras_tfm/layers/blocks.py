@@ -18,14 +18,8 @@ class FeedForward(keras.layers.Layer):
     """The same small network for each token: `W₂ f(W₁x)`, or with a gate `W₂ (f(W₁x) · Vx)`.
 
     Args:
-        ff_dim: width in the middle.
+        ff_dim: width in the middle, between input and output of (batch, length, features).
         activation: "relu", "gelu", "swish", or with a gate "glu", "reglu", "geglu", "swiglu".
-
-    Call arguments:
-        x: (batch, length, features).
-
-    Returns:
-        (batch, length, features).
 
     >>> print(FeedForward(ff_dim=32, activation="swiglu")(keras.ops.ones((2, 3, 8))).shape)
     (2, 3, 8)
@@ -80,17 +74,15 @@ class TransformerEncoderBlock(MaskedLayer):
 
     Args:
         num_heads: number of attention heads.
-        ff_dim: width of the feed-forward network.
-        activation: of the feed-forward network, see `FeedForward`.
+        ff_dim, activation: of the feed-forward network, see `FeedForward`.
         norm: "layer" or "rms".
         norm_first: whether sublayers get a normalised input (pre-norm), instead of their sums being normalised.
         dropout: rate of dropout on the output of each sublayer.
         **kwargs: any option of `MultiHeadSelfAttention`: `score`, `heads`, `num_kv_heads`, `mixing`, `causal`,
-            `window`, `positions`, `attention_dropout`, `use_bias`.
+            `window`, `positions`, `attention_dropout`.
 
     Call arguments:
-        x: (batch, length, features).
-        mask: (batch, length), True = a token; Keras fills it in after `Embedding(mask_zero=True)`.
+        x, mask: (batch, length, features) and (batch, length); Keras fills in the mask of `Embedding(mask_zero=True)`.
         attention_mask: (query, key), (batch, query, key) or (batch, heads, query, key), True = may attend.
 
     Returns:
@@ -128,24 +120,18 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
         **kwargs: any option of `MultiHeadSelfAttention` but `causal`; `window` and `positions` are for self-attention.
 
     Call arguments:
-        x: (batch, length, features).
+        x, mask, attention_mask: as for `TransformerEncoderBlock`.
         memory: (batch, memory length, any features), in all calls of a block or in none.
-        mask: (batch, length), True = a token; Keras fills it in after `Embedding(mask_zero=True)`.
-        memory_mask: (batch, key), (batch, query, key) or (batch, heads, query, key); filled in likewise.
-        attention_mask: (query, key), (batch, query, key) or (batch, heads, query, key), for self-attention.
-        cache: of `make_cache`, in place of `memory`; `x` is written into it from position `start` on.
-        start: position of the first token of `x`.
+        memory_mask: (batch, key), (batch, query, key) or (batch, heads, query, key); Keras fills it in likewise.
+        cache, start: of `make_cache`, in place of `memory`; `x` is written into it from position `start` on.
 
     Returns:
         (batch, length, features); with a cache, the same and the new cache.
 
-    >>> block = TransformerDecoderBlock(num_heads=2, ff_dim=32)
-    >>> x, memory = keras.random.normal((1, 3, 8)), keras.random.normal((1, 5, 8))
-    >>> full, cache = block(x, memory), block.make_cache(batch_size=1, max_length=3, memory=memory)
-    >>> for t in range(3):
-    ...     step, cache = block(x[:, t : t + 1], cache=cache, start=t)
-    >>> bool(keras.ops.all(keras.ops.abs(step[:, 0] - full[:, 2]) < 1e-5))
-    True
+    >>> block, x, memory = TransformerDecoderBlock(2, 32), keras.ops.ones((1, 3, 8)), keras.ops.ones((1, 5, 8))
+    >>> y = block(x, memory)
+    >>> y, cache = block(x[:, :1], cache=block.make_cache(batch_size=1, max_length=3, memory=memory), start=0)
+    >>> y, cache = block(x[:, 1:], cache=cache, start=1)
     """
 
     def __init__(self, num_heads, ff_dim, activation="relu", norm="layer", norm_first=False, dropout=0.1, **kwargs):
@@ -168,8 +154,8 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
         self._check_memory(memory is not None or cache is not None and "memory" in cache)
         attend = partial(self.attention, mask=mask, attention_mask=attention_mask)
         recall = partial(self.memory_attention, memory=memory, mask=mask, memory_mask=memory_mask)
-        new_cache = dict(cache or {})
         if cache is not None:
+            new_cache = dict(cache)
             attend = _caching(attend, new_cache, "self", start=start)
             recall = _caching(recall, new_cache, "memory")
         x = self.attention_residual(x, sublayer=attend)

@@ -5,16 +5,11 @@ from keras import ops
 
 
 def attention(q, k, v, key_mask=None, causal=False):
-    """Scaled dot-product attention by a fused kernel, or None where no such kernel is exact.
+    """Scaled dot-product attention (batch, query, heads, head_dim) by a fused kernel, or None where none is exact.
 
     Args:
-        q: queries (batch, query, heads, head_dim).
-        k, v: keys and values (batch, key, kv_heads, head_dim).
-        key_mask: None or (batch, key).
-        causal: whether query `i` sees only keys up to `i`. With a mask, queries that it hides get any value.
-
-    Returns:
-        (batch, query, heads, head_dim) or None.
+        q, k, v: queries (batch, query, heads, head_dim), keys and values (batch, key, kv_heads, head_dim).
+        key_mask: None or (batch, key). With `causal`, queries that it hides get any value.
     """
     if key_mask is None:
         if keras.backend.backend() == "tensorflow" and k.shape[2] == 1:  # Keras there knows no head that all share

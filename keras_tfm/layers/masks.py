@@ -55,11 +55,7 @@ def segments(query_segments, key_segments=None):
 
 
 def combine(*masks, rank=0):
-    """AND of the masks that are not None, or None. Short ones hold for every query and every head.
-
-    Args:
-        masks: (batch, key), (batch or 1, query, key) or (batch or 1, heads or 1, query, key).
-        rank: of the result, at least.
+    """AND of the masks that are not None, or None; (batch, key) is for every query, (batch, query, key) for every head.
 
     >>> ops.convert_to_numpy(combine(None, [[True, False]], causal(2, 2))).tolist()
     [[[True, False], [True, False]]]
@@ -101,8 +97,8 @@ def check(name, mask, ranks=(2, 3, 4)):
 class MaskedLayer(keras.layers.Layer):
     """A layer in which no mask gets lost: those that the caller gives and those that Keras attached are ANDed.
 
-    Keras by itself fills in `mask` only in calls with a single tensor, and none that the caller gives.
-    Subclasses write `call(x, mask=None, …)` or `call(x, memory=None, mask=None, memory_mask=None, …)`.
+    Keras by itself fills in `mask` only in calls with one tensor, and no mask that the caller gives. Subclasses
+    write `call(x, mask=None, …)` or `call(x, memory=None, mask=None, memory_mask=None, …)`.
     """
 
     def __init__(self, **kwargs):
@@ -118,12 +114,8 @@ class MaskedLayer(keras.layers.Layer):
                     f"Received: attention_mask.shape={tuple(attention_mask.shape)}, x.shape={tuple(x.shape)}"
                 )
             attention_mask = ops.expand_dims(attention_mask, 0)
-        given = {
-            "memory": memory,
-            "mask": merge(x, check("mask", mask, ranks=(2,))),
-            "memory_mask": merge(memory, check("memory_mask", memory_mask)),
-            "attention_mask": attention_mask,
-        }
+        mask, memory_mask = merge(x, check("mask", mask, (2,))), merge(memory, check("memory_mask", memory_mask))
+        given = {"memory": memory, "mask": mask, "memory_mask": memory_mask, "attention_mask": attention_mask}
         return super().__call__(x, **{name: value for name, value in given.items() if value is not None}, **kwargs)
 
     def compute_output_spec(self, *args, cache=None, **kwargs):

@@ -14,14 +14,7 @@ from keras_tfm.layers.arguments import one_of, positive
 
 
 def sinusoids(positions, dim):
-    """The paper's curves: `sin(pos / 10000^(2i/dim))` in column 2i, `cos` of the same in column 2i + 1.
-
-    Args:
-        positions: any shape (…).
-        dim: width, even or odd.
-
-    Returns:
-        float32, shape (…, dim).
+    """The paper's curves, positions (…) → (…, dim): `sin(pos / 10000^(2i/dim))` in column 2i, `cos` in column 2i + 1.
 
     >>> print(sinusoids([0, 1, 2], 5).shape)
     (3, 5)
@@ -43,12 +36,9 @@ class PositionalEncoding(keras.layers.Layer):
         dim: width of what "concat" puts behind; that of the input by default, and 1 for "index".
 
     Call arguments:
-        x: (batch, length, features).
+        x: (batch, length, features); what comes out is as wide, or wider by `dim` for "concat".
         positions: (batch, length) integers, for packed sequences; `start, start + 1, …` by default.
         start: position of the first token, for cached decoding.
-
-    Returns:
-        (batch, length, features), or (batch, length, features + dim) for "concat".
 
     >>> print(PositionalEncoding(combine="concat", dim=3)(ops.zeros((2, 5, 8))).shape)
     (2, 5, 11)
@@ -110,9 +100,7 @@ def known(value):
 def rotate(x, positions):
     """Rotary positions (https://arxiv.org/abs/2104.09864): pairs of features turn by angles that grow with position.
 
-    Args:
-        x: queries or keys (b, t, h, d), `d` even; feature `i` is paired with `i + d/2`.
-        positions: (t,) or (b, t).
+    Takes queries or keys (b, t, h, d), of which feature `i` is paired with `i + d/2`, and positions (t,) or (b, t).
 
     >>> print(rotate(ops.ones((1, 3, 2, 4)), ops.arange(3)).shape)
     (1, 3, 2, 4)
@@ -126,11 +114,7 @@ def rotate(x, positions):
 
 
 def relative_buckets(distance, causal, num_buckets=32, max_distance=128):
-    """T5's buckets (https://arxiv.org/abs/1910.10683): exact for near keys, logarithmic up to `max_distance`.
-
-    Args:
-        distance: integers of any shape, query position minus key position.
-        causal: whether all buckets are for the past.
+    """T5's buckets (https://arxiv.org/abs/1910.10683) of distances to keys: exact if near, logarithmic if far.
 
     >>> ops.convert_to_numpy(relative_buckets(ops.arange(-2, 3), causal=False)).tolist()
     [18, 17, 0, 1, 2]
