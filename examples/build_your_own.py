@@ -44,7 +44,7 @@ def main():
     keras.utils.set_random_seed(1)
     model = classifier()
     model.compile(keras.optimizers.Adam(2e-3), "binary_crossentropy", metrics=["accuracy"])
-    model.fit(*sequences(5000, seed=1), batch_size=64, epochs=3, validation_data=sequences(2000, seed=2), verbose=2)
+    model.fit(*sequences(5000, seed=1), batch_size=64, epochs=2, validation_data=sequences(2000, seed=2), verbose=2)
     file = pathlib.Path(tempfile.mkdtemp()) / "classifier.keras"
     model.save(file)
     subprocess.run([sys.executable, __file__, file], check=True)
