@@ -4,7 +4,7 @@ import pytest
 from conftest import PRECISIONS, TOLERANCE, array, assert_close, compiled, normal
 from keras import ops
 
-from keras_tfm.layers import MultiHeadSelfAttention, PositionalEncoding, TransformerEncoderBlock, sinusoids
+from keras_tfm.layers import MultiHeadSelfAttention, PositionalEncoding, TransformerEncoderBlock, masks, sinusoids
 from keras_tfm.layers.positions import SCHEMES, alibi_slopes, relative_buckets, rotate
 
 KINDS = {"sinusoidal": {}, "learned": {"max_length": 20}, "index": {}}
@@ -63,6 +63,19 @@ def test_only_without_positions_is_the_encoder_permutation_equivariant(kind, sch
         block.attention.position_weights["table"].assign(normal(32, 2))
     difference = np.abs(array(block(encode(x[:, order]))) - array(block(encode(x)))[:, order]).max()
     assert difference < 1e-5 if kind is None and scheme is None else difference > 1e-3
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("kind", [None, *KINDS])
+def test_packed_equals_unpacked(kind, scheme, causal):
+    block = TransformerEncoderBlock(2, 16, positions=scheme, causal=causal)
+    layer = PositionalEncoding(kind, **KINDS[kind]) if kind else lambda x, positions=None: x
+    first, second = normal(2, 3, 8), normal(2, 4, 8, seed=1)
+    positions, segments = np.array([[0, 1, 2, 0, 1, 2, 3]] * 2), np.array([[1, 1, 1, 2, 2, 2, 2]] * 2)
+    packed = layer(np.concatenate([first, second], axis=1), positions=positions)
+    unpacked = [array(block(layer(x))) for x in (first, second)]
+    assert_close(block(packed, attention_mask=masks.segments(segments)), np.concatenate(unpacked, axis=1))
 
 
 def test_positions_may_enter_at_every_layer():

@@ -137,8 +137,7 @@ def local_attention(attend, q, k, v, window, causal=False, key_mask=None):
     key_mask = ops.ones((batch, length), dtype="bool") if key_mask is None else key_mask
 
     def pad(x, before):
-        sizes = (batch, before, *x.shape[2:]), (batch, 2 * window, *x.shape[2:])
-        return ops.concatenate([ops.zeros(sizes[0], x.dtype), x, ops.zeros(sizes[1], x.dtype)], axis=1)
+        return ops.pad(x, [(0, 0), (before, 2 * window), (0, 0), (0, 0)][: len(x.shape)])
 
     def cut(x, first, count, seen):  # padded (b, t, …) → (b · count, seen · window, …)
         parts = [x[:, (first + n) * window : (first + n + count) * window] for n in range(seen)]
@@ -289,15 +288,9 @@ class MultiHeadAttention(masks.MaskedLayer):
         return self._dense(name, "bqc,chd->bqhd", (width,), outputs)
 
     def _dense(self, name, equation, inputs, outputs, matrices=1):
-        axes, fans = equation[-len(outputs) :], (math.prod(inputs) // matrices, math.prod(outputs) // matrices)
-        dense = keras.layers.EinsumDense(
-            equation,
-            (None, *outputs),
-            bias_axes=axes,
-            kernel_initializer=glorot(*fans),
-            dtype=self.dtype_policy,
-            name=name,
-        )
+        options = {"bias_axes": equation[-len(outputs) :], "dtype": self.dtype_policy, "name": name}
+        initializer = glorot(math.prod(inputs) // matrices, math.prod(outputs) // matrices)
+        dense = keras.layers.EinsumDense(equation, (None, *outputs), kernel_initializer=initializer, **options)
         dense.supports_masking = True
         dense.build((None, None, *inputs))
         return dense

@@ -62,7 +62,7 @@ class Residual(keras.layers.Layer):
     def build(self, x_shape):
         self.norm.build(x_shape)
 
-    def call(self, x, sublayer):
+    def join(self, x, sublayer):  # no `call`: Keras cannot rematerialise one that takes a function
         if self.norm_first:
             return x + self.dropout(sublayer(self.norm(x)))
         return self.norm(x + self.dropout(sublayer(x)))
@@ -107,8 +107,8 @@ class TransformerEncoderBlock(MaskedLayer):
             layer.build(x_shape)
 
     def call(self, x, mask=None, attention_mask=None):
-        x = self.attention_residual(x, sublayer=partial(self.attention, mask=mask, attention_mask=attention_mask))
-        return self.feed_forward_residual(x, sublayer=self.feed_forward)
+        x = self.attention_residual.join(x, partial(self.attention, mask=mask, attention_mask=attention_mask))
+        return self.feed_forward_residual.join(x, self.feed_forward)
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
@@ -158,10 +158,10 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
             new_cache = dict(cache)
             attend = _caching(attend, new_cache, "self", start=start)
             recall = _caching(recall, new_cache, "memory")
-        x = self.attention_residual(x, sublayer=attend)
+        x = self.attention_residual.join(x, attend)
         if self.memory_attention.built:
-            x = self.memory_residual(x, sublayer=recall)
-        x = self.feed_forward_residual(x, sublayer=self.feed_forward)
+            x = self.memory_residual.join(x, recall)
+        x = self.feed_forward_residual.join(x, self.feed_forward)
         return x if cache is None else (x, new_cache)
 
     def make_cache(self, batch_size, max_length, memory=None, memory_mask=None):
