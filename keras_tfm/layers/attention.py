@@ -163,11 +163,8 @@ _maps = contextvars.ContextVar("attention maps", default=None)
 def record_attention(*models):
     """Collects the maps of all attention layers that run inside the context, in any model, which stays as it is.
 
-    Args:
-        models: those whose `predict` is to be recorded, not only plain calls; it runs eagerly meanwhile.
-
-    Returns:
-        a dict: path of the layer → a list of arrays (batch, heads, query, key), one for each call.
+    Gives a dict: path of the layer → a list of arrays (batch, heads, query, key), one for each call. Name the models
+    whose `predict` is to be recorded, beside plain calls; it runs eagerly meanwhile.
 
     >>> layer = MultiHeadSelfAttention(num_heads=2, name="attention")
     >>> with record_attention() as maps:

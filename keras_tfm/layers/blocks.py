@@ -172,9 +172,8 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
 
     def _check_memory(self, given):
         if given != self.memory_attention.built:
-            raise ValueError(
-                f"`memory` must be given in all calls or in none. Received: memory {given=} after {not given}"
-            )
+            call = f"a call {'with' if given else 'without'} memory, unlike the first"
+            raise ValueError(f"`memory` must be given in all calls or in none. Received: {call}")
 
 
 def _caching(attention, cache, name, **kwargs):
