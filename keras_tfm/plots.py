@@ -29,14 +29,15 @@ def attention_map(weights, query_labels, key_labels, path, title=None):
     columns = min(heads, 4)
     rows = -(-heads // columns)
     width, height = max(2.6, 0.3 * keys), max(2.6, 0.3 * queries)
-    figure = figure_class(figsize=(columns * width + 1, rows * height + 0.8), layout="constrained")
+    figure = figure_class(figsize=(columns * width + 1.5, rows * height + 0.7), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
     for head, axis in enumerate(axes.flat):
         if head >= heads:
             axis.remove()
             continue
         image = axis.imshow(weights[head], cmap="Blues", vmin=0, vmax=1)
-        axis.set_xticks(range(keys), key_labels)
+        slanted = max(map(len, key_labels)) > 3
+        axis.set_xticks(range(keys), key_labels, rotation=45 * slanted, ha="right" if slanted else "center")
         axis.set_yticks(range(queries), query_labels)
         axis.tick_params(length=0, labelsize=9)
         if heads > 1:
