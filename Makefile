@@ -12,7 +12,7 @@ demo: .venv/installed-demo
 test: test-tensorflow test-jax
 
 # JAX compiles each small operation by itself: let the workers share what they compiled.
-test-jax: export JAX_COMPILATION_CACHE_DIR = .venv/jax-cache
+test-jax: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.venv/jax-cache
 test-jax: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
 test-tensorflow test-jax: test-%: .venv/installed-test
 	KERAS_BACKEND=$* $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" $(ARGS)

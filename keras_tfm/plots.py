@@ -47,7 +47,7 @@ def attention_map(weights, query_labels, key_labels, path, title=None):
             axis.set_ylabel("query")
         if head + columns >= heads:
             axis.set_xlabel("key")
-    figure.colorbar(image, ax=axes, shrink=0.8, label="attention")
+    figure.colorbar(image, ax=figure.axes, shrink=0.8, label="attention")
     if title:
         figure.suptitle(title)
     figure.savefig(path, dpi=150)

@@ -262,6 +262,28 @@ def test_attend_takes_masks_of_every_rank():
     assert_close(attend(q, k, v, mask=np.repeat(MASK[:, None, :], LENGTH, axis=1))[0], expected)
 
 
+@pytest.mark.parametrize("score", SCORES)
+def test_tokens_of_zeros_have_finite_gradients(score):
+    (gradient,) = gradients(lambda x: MultiHeadSelfAttention(2, score=score)(x) ** 2, X * MASK[..., None])
+    assert np.isfinite(gradient).all()
+
+
+def test_masks_work_under_every_floatx():
+    layer, before = MultiHeadSelfAttention(2, dtype="float32"), keras.config.floatx()
+    expected = array(layer(X, mask=MASK))
+    try:
+        for floatx in ("float16", "float64"):
+            keras.config.set_floatx(floatx)
+            assert_close(layer(X, mask=MASK), expected)
+    finally:
+        keras.config.set_floatx(before)
+
+
+def test_recording_nothing_is_said():
+    with pytest.warns(UserWarning, match="No attention layer ran eagerly"), record_attention():
+        pass
+
+
 def test_local_attention_in_several_groups_of_blocks():
     q, k, v = (ops.convert_to_tensor(normal(2, 37, 2, 4, seed=seed)) for seed in range(3))
     mask = np.random.default_rng(0).random((2, 37)) > 0.3
@@ -348,7 +370,7 @@ def test_bad_arguments(make, words):
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
-@pytest.mark.parametrize("start", [3, np.int32(3), "tensor"])
+@pytest.mark.parametrize("start", [3, np.int32(3), np.int64(3), "tensor"])
 def test_a_cache_that_is_too_short(start):
     layer = cached_layer(causal=True)
     start = ops.convert_to_tensor(3, dtype="int32") if start == "tensor" else start

@@ -67,6 +67,12 @@ def assert_padding_changes_nothing(model, by_predict):
     assert np.abs(padded).max() < 100
 
 
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_no_norm_warns_of_a_mask_that_is_kept(norm, norm_first):  # warnings are errors
+    TransformerEncoderBlock(2, 16, norm=norm, norm_first=norm_first)(embedder()(IDS))
+
+
 def test_masks_survive_saving_and_loading(tmp_path):
     source, target, allowed = (keras.Input((None,), dtype=dtype) for dtype in ("int32", "int32", "bool"))
     memory = TransformerEncoderBlock(2, 16)(embedder()(source))

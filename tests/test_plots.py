@@ -12,7 +12,7 @@ def test_map_is_dark_where_attention_is(tmp_path):
     assert none - everything > 0.2
 
 
-@pytest.mark.parametrize("heads", [1, 3, 8])
+@pytest.mark.parametrize("heads", [1, 3, 6, 8])
 def test_every_head_gets_a_panel(tmp_path, heads):
     image = pytest.importorskip("matplotlib.image")
 

@@ -28,7 +28,7 @@ def test_a_start_or_given_positions_continue_the_full_pass(kind, combine, dtype)
     assert full.shape == layer.compute_output_shape(x.shape)
     assert keras.backend.standardize_dtype(full.dtype) == layer.compute_dtype
     assert_close(layer(x[:, 4:7], start=4), full[:, 4:7], TOLERANCE[dtype])
-    assert_close(layer(x[:, 4:7], start=ops.convert_to_tensor(4)), full[:, 4:7], TOLERANCE[dtype])
+    assert_close(layer(x[:, 4:7], start=np.int64(4)), full[:, 4:7], TOLERANCE[dtype])
     assert_close(layer(x[:, 4:7], positions=np.array([[4, 5, 6]] * 2)), full[:, 4:7], TOLERANCE[dtype])
     packed = layer(np.concatenate([x[:, :3], x[:, :4]], axis=1), positions=np.array([[0, 1, 2, 0, 1, 2, 3]] * 2))
     assert_close(packed, np.concatenate([array(full[:, :3]), array(full[:, :4])], axis=1), TOLERANCE[dtype])

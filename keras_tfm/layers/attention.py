@@ -7,6 +7,7 @@ Axes: b batch, q query, k key, h heads, g key/value heads, r query heads that sh
 import contextlib
 import contextvars
 import math
+import warnings
 from functools import partial
 
 import keras
@@ -31,7 +32,8 @@ def scaled_dot(q, k):
 
 def cosine(q, k, log_temperature):
     """√d cos(q, k) / temperature, which each head learns (https://arxiv.org/abs/2010.04245); it starts at one."""
-    q, k = (ops.normalize(ops.cast(x, "float32"), axis=-1) for x in (q, k))
+    q, k = (ops.cast(x, "float32") for x in (q, k))
+    q, k = (x * ops.rsqrt(ops.sum(x * x, axis=-1, keepdims=True) + 1e-12) for x in (q, k))  # smooth at zero, too
     return scaled_dot(q * (q.shape[-1] * ops.exp(-ops.cast(log_temperature, "float32")))[:, None], k)
 
 
@@ -67,7 +69,7 @@ SCORES = {
 def soft(scores, mask=None):
     """Softmax over the keys that may be attended to: float32 scores (b, h, q, k) → weights of the same shape."""
     if mask is not None:
-        scores = scores + ops.where(mask, 0.0, -1e30)
+        scores = scores + (ops.cast(mask, "float32") - 1) * 1e30
     single = scores.shape[-1] == 1  # of which Keras' softmax would warn
     return ops.ones_like(scores) if single else ops.softmax(scores)
 
@@ -178,6 +180,8 @@ def record_attention(*models):
         for model in models:
             model.run_eagerly, model.predict_function = True, None
         yield _maps.get()
+        if not _maps.get():
+            warnings.warn("No attention layer ran eagerly: name the model in `record_attention(model)`.", stacklevel=3)
     finally:
         _maps.reset(token)
         for model, *state in before:
@@ -399,6 +403,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
 
     def call(self, x, mask=None, attention_mask=None, cache=None, start=0, training=None):
         q, k, v = (self.project(dense, x) for dense in (self.query_dense, self.key_dense, self.value_dense))
+        start = start if isinstance(start, int) else ops.cast(start, "int32")
         places = ops.arange(ops.shape(x)[1], dtype="int32") + start
         q, k = self.scheme.rotate(q, places), self.scheme.rotate(k, places)
         if cache is None:

@@ -55,6 +55,7 @@ class Residual(keras.layers.Layer):
     def __init__(self, norm, norm_first, dropout, **kwargs):
         super().__init__(**kwargs)
         self.norm = NORMS[one_of("norm", norm, NORMS)](dtype=self.dtype_policy, name="norm")
+        self.norm.supports_masking = True  # Keras says so of one norm and not of the other
         self.norm_first = norm_first
         self.dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="dropout")
         self.supports_masking = True

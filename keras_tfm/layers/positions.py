@@ -61,6 +61,7 @@ class PositionalEncoding(keras.layers.Layer):
 
     def call(self, x, positions=None, start=0):
         length = ops.shape(x)[1]
+        start = start if isinstance(start, int) else ops.cast(start, "int32")
         if positions is None:
             positions = (ops.arange(length, dtype="int32") + start)[None]
             last = known(start + length - 1)
