@@ -366,7 +366,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
     Args:
         num_heads: number of query heads.
         causal: whether a token sees only itself and what came before.
-        window: if given, a token sees only what is less than `window` positions away, at linear cost.
+        window: if given, a token sees only what is less than `window` away; linear cost but for custom masks and cache.
         positions: None, "rotary", "relative" (T5's bias) or "alibi".
         **kwargs: the other options of `MultiHeadAttention`.
 
