@@ -79,7 +79,7 @@ def table(title, header, rows):
 LENGTH, WINDOW = 8192, 128
 ATTENTIONS = {
     "all keys": lambda q, k, v: attend(q, k, v)[0],
-    "window of 128": lambda q, k, v: local_attention(lambda *args: attend(*args[:3], mask=args[3])[0], q, k, v, WINDOW),
+    "window": lambda q, k, v: local_attention(lambda *args: attend(*args[:3], mask=args[3])[0], q, k, v, WINDOW),
 }
 
 
@@ -125,18 +125,13 @@ def local():
         functions = {name: compiled(function, backward) for name, function in ATTENTIONS.items()}
         times = seconds(functions, queries_keys_values(), repeats=5)
         peaks = {name: peak_megabytes(name, backward) for name in ATTENTIONS}
-        for name in ATTENTIONS:
-            rows.append(
-                (
-                    f"{name}, {'forward + backward' if backward else 'forward'}",
-                    f"{times[name]:.3f} s",
-                    f"{times[name] / times['all keys']:.3f}",
-                    f"{peaks[name]:,.0f} MB",
-                    f"{peaks[name] / peaks['all keys']:.3f}",
-                )
-            )
-    title = f"{BACKEND}: attention over {LENGTH:,} tokens, batch 1, 8 heads of 64"
-    table(title, ("keys", "time", "ratio", "peak memory", "ratio"), rows)
+        cells = [BACKEND, "forward + backward" if backward else "forward"]
+        for figures, form in ((times, "{:.3f} s"), (peaks, "{:,.0f} MB")):
+            full, near = (figures[name] for name in ATTENTIONS)
+            cells += [form.format(full), form.format(near), f"{near / full:.3f}"]
+        rows.append(cells)
+    figures = [part for what in ("time", "peak memory") for part in (*ATTENTIONS, f"ratio of {what}")]
+    table(f"attention over {LENGTH:,} tokens, batch 1, 8 heads of 64", ("backend", "pass", *figures), rows)
 
 
 # ── layers ──
@@ -153,7 +148,7 @@ def layers():
         ours, theirs = MultiHeadSelfAttention(8, causal=True), keras.layers.MultiHeadAttention(8, width // 8)
         near = MultiHeadSelfAttention(8, causal=True, window=64)
         functions = {
-            "keras": lambda x, mask, f=theirs: f(x, x, attention_mask=mask[:, None, :], use_causal_mask=True),
+            "Keras": lambda x, mask, f=theirs: f(x, x, attention_mask=mask[:, None, :], use_causal_mask=True),
             "ours": lambda x, mask, f=ours: f(x, mask=mask),
             "ours, window 64": lambda x, mask, f=near: f(x, mask=mask),
         }
@@ -161,12 +156,12 @@ def layers():
             function(x, mask)
         steps = {name: compiled(function, backward=True) for name, function in functions.items()}
         times = seconds(steps, (x, mask), repeats=9)
-        rows += [
-            (f"{batch} × {length}", name, f"{times[name] * 1e3:.2f} ms", f"{times[name] / times['keras']:.2f}")
-            for name in functions
-        ]
-    title = f"{BACKEND}: one causal layer, padded batch, width {width}, 8 heads, forward + backward"
-    table(title, ("batch × length", "layer", "time", "ratio"), rows)
+        cells = [BACKEND, f"{batch} × {length:,}", f"{times['Keras'] * 1e3:.2f} ms"]
+        for name in list(functions)[1:]:
+            cells += [f"{times[name] * 1e3:.2f} ms", f"{times[name] / times['Keras']:.2f}"]
+        rows.append(cells)
+    header = ("backend", "batch × length", "Keras", "ours", "ratio", "ours, `window=64`", "ratio")
+    table(f"one causal layer, padded batch, width {width}, 8 heads, forward + backward", header, rows)
 
 
 if __name__ == "__main__":

@@ -38,13 +38,13 @@ def classifier():
 def main():
     if len(sys.argv) > 1:  # the fresh process
         model = keras.models.load_model(sys.argv[1])
-        loss, accuracy = model.evaluate(*sequences(2000, seed=2), verbose=0)
+        loss, accuracy = model.evaluate(*sequences(2048, seed=2), batch_size=64, verbose=0)
         print(f"fresh process: accuracy {accuracy:.1%}")
         return
     keras.utils.set_random_seed(1)
     model = classifier()
     model.compile(keras.optimizers.Adam(2e-3), "binary_crossentropy", metrics=["accuracy"])
-    model.fit(*sequences(5000, seed=1), batch_size=64, epochs=2, validation_data=sequences(2000, seed=2), verbose=2)
+    model.fit(*sequences(5120, seed=1), batch_size=64, epochs=2, validation_data=sequences(2048, seed=2), verbose=2)
     file = pathlib.Path(tempfile.mkdtemp()) / "classifier.keras"
     model.save(file)
     subprocess.run([sys.executable, __file__, file], check=True)

@@ -1,4 +1,4 @@
-"""Transformers for Keras: layers to import, models that train with `fit`, exports that ship."""
+"""Transformers for Keras: layers to import, with masks that never get lost."""
 
 import importlib
 

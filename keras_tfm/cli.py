@@ -15,8 +15,8 @@ def main(argv=None):
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     demo_parser.add_argument("--out", type=pathlib.Path, default="demo", help="folder for the picture and the model")
-    demo_parser.add_argument("--epochs", type=int, default=4, help="passes over 10,000 sequences")
-    demo_parser.add_argument("--length", type=int, default=12, help="length of the sequences")
+    demo_parser.add_argument("--epochs", type=positive, default=4, help="passes over 10,000 sequences")
+    demo_parser.add_argument("--length", type=positive, default=12, help="length of the sequences")
     demo_parser.add_argument("--seed", type=int, default=1, help="seed of data and weights")
     demo_parser.add_argument("--backend", choices=("tensorflow", "jax"), help="in place of KERAS_BACKEND")
     demo_parser.set_defaults(run=demo)
@@ -25,6 +25,14 @@ def main(argv=None):
     if backend:
         os.environ["KERAS_BACKEND"] = backend  # read when Keras is imported, below
     run(**arguments)
+
+
+def positive(text):
+    """A positive integer, for argparse, which names the option and this function in its error."""
+    number = int(text)
+    if number <= 0:
+        raise ValueError
+    return number
 
 
 def demo(out, epochs, length, seed):

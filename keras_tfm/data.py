@@ -4,7 +4,7 @@ import numpy as np
 
 
 def reverse(num_examples, length=12, num_symbols=20, seed=0):
-    """The notes' toy task: turn a sequence round. Whoever solves it must look at the right place.
+    """A toy task: turn a sequence round. Whoever solves it must look at the right place.
 
     Args:
         num_examples: number of sequences.

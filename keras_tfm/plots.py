@@ -19,9 +19,9 @@ def attention_map(weights, query_labels, key_labels, path, title=None):
     True
     """
     weights = np.asarray(weights)
-    if weights.ndim != 3 or weights.shape[1:] != (len(query_labels), len(key_labels)):
+    if weights.ndim != 3 or 0 in weights.shape or weights.shape[1:] != (len(query_labels), len(key_labels)):
         raise ValueError(
-            "`weights` must be (heads, query, key) with a label for each query and key. Received: "
+            "`weights` must be (heads, query, key), none of them zero, with a label for each query and key. Received: "
             f"weights.shape={weights.shape}, {len(query_labels)} query labels, {len(key_labels)} key labels"
         )
     figure_class = _figure_class()

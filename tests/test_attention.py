@@ -202,7 +202,7 @@ def test_grouped_heads_equal_plain_ones_with_repeated_keys_and_values(num_kv_hea
     assert_close(grouped(X), plain(X))  # the fused path
 
 
-def test_head_modes_have_the_matrices_of_the_notes():
+def test_head_modes_have_the_matrices_written_out():
     k, h = WIDTH, 4
     shapes = {"standard": (k, h, k // h), "narrow": (h, k // h, k // h), "wide": (k, h, k)}
     for heads, shape in shapes.items():
@@ -216,7 +216,7 @@ def test_a_narrow_head_sees_its_chunk_only():
     assert (gradient[..., 4:8] != 0).all() and (np.delete(gradient, np.s_[4:8], axis=-1) == 0).all()
 
 
-def test_scores_against_the_formulas_of_the_notes():
+def test_scores_against_the_formulas_written_out():
     q, k = normal(5), normal(5, seed=1)
     w, u, v, pair = (normal(*shape, seed=2) for shape in [(5, 5), (5, 5), (5,), (10, 5)])
     weights = {
@@ -239,7 +239,7 @@ def test_scores_against_the_formulas_of_the_notes():
         assert_close(actual, np.reshape(expected[score], (1, 1, 1, 1)))
 
 
-def test_parameter_free_self_attention_is_the_sum_of_the_notes():
+def test_parameter_free_self_attention_is_the_sum_written_out():
     x = normal(1, 4, 3)
     scores = x[0] @ x[0].T
     weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
@@ -336,6 +336,17 @@ def test_maps_of_every_layer_of_a_model(by_predict):
     assert_close(model.predict(inputs, verbose=0), before)
 
 
+def test_recording_sees_evaluate_and_reaches_every_context():
+    model = translator()
+    model.compile(loss="mse")
+    inputs, targets = [np.ones((3, 7), "int32"), np.ones((3, 4), "int32")], np.zeros((3, 4, 8))
+    before = model.evaluate(inputs, targets, verbose=0)
+    with record_attention() as outer, record_attention(model) as inner:
+        assert_close(model.evaluate(inputs, targets, verbose=0), before)
+    assert set(inner) == {"encoder/attention", "decoder/attention", "decoder/memory_attention"}
+    assert outer.keys() == inner.keys()
+
+
 def test_recording_says_so_when_it_cannot_see():
     layer = MultiHeadSelfAttention(2)
     layer.build(X.shape)
@@ -361,7 +372,13 @@ def test_recording_says_so_when_it_cannot_see():
         (lambda: MultiHeadSelfAttention(5, heads="narrow")(X), ["num_heads", "divide", "5", "16"]),
         (lambda: MultiHeadAttention(2, heads="narrow")(X, normal(2, 3, 7)), ["num_kv_heads", "divide", "7"]),
         (lambda: MultiHeadSelfAttention(16, positions="rotary")(X), ["rotary", "even head_dim", "1"]),
-        (lambda: MultiHeadAttention(4)(X), ["memory", "cache", "None"]),
+        (lambda: MultiHeadAttention(4)(X), ["memory", "cache", "neither"]),
+        (lambda: MultiHeadAttention(4)(X, X, cache={}), ["memory", "cache", "both"]),
+        (lambda: MultiHeadAttention(4).memory_cache(X), ["memory_cache", "build"]),
+        (lambda: MultiHeadSelfAttention(4).empty_cache(2, 4), ["empty_cache", "build"]),
+        (lambda: MultiHeadSelfAttention(4, causal="no"), ["causal", "False, True", "'no'"]),
+        (lambda: MultiHeadSelfAttention(4, attention_dropout=1.5), ["attention_dropout", "less than 1", "1.5"]),
+        (lambda: self_attention(X, np.zeros((LENGTH, LENGTH))), ["mask", "boolean", "float64"]),
     ],
 )
 def test_bad_arguments(make, words):
@@ -374,8 +391,21 @@ def test_bad_arguments(make, words):
 def test_a_cache_that_is_too_short(start):
     layer = cached_layer(causal=True)
     start = ops.convert_to_tensor(3, dtype="int32") if start == "tensor" else start
-    with pytest.raises(ValueError, match=r"`cache` must have room.*room=4, last token at 4"):
+    with pytest.raises(ValueError, match=r"`cache` must have room.*room=4, 2 tokens from 3"):
         layer(X[:, :2], cache=layer.empty_cache(BATCH, 4), start=start)
+
+
+def test_a_negative_start():
+    layer = cached_layer(causal=True)
+    with pytest.raises(ValueError, match=r"`cache` must have room.*2 tokens from -1"):
+        layer(X[:, :2], cache=layer.empty_cache(BATCH, 4), start=-1)
+
+
+def test_a_cache_that_turns_out_too_short_when_it_runs_gives_nan_rather_than_a_wrong_place():
+    layer = cached_layer(causal=True)
+    step = compiled(lambda x, start: layer(x, cache=layer.empty_cache(BATCH, 4), start=start)[0])
+    assert np.isfinite(array(step(ops.convert_to_tensor(X[:, :2]), ops.convert_to_tensor(2)))).all()
+    assert np.isnan(array(step(ops.convert_to_tensor(X[:, :2]), ops.convert_to_tensor(3)))).all()
 
 
 def test_a_cache_needs_a_causal_layer():

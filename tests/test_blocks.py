@@ -254,6 +254,13 @@ def test_blocks_hand_every_option_to_their_attention(option):
         assert getattr(TransformerEncoderBlock(2, 16, **{option: value}).attention, option) == value
 
 
+def remembering(call):
+    """Calls a built decoder block with a cache of its own."""
+    block = TransformerDecoderBlock(2, 16)
+    block(X, MEMORY)
+    return call(block, block.make_cache(X.shape[0], X.shape[1], ops.convert_to_tensor(MEMORY)))
+
+
 @pytest.mark.parametrize(
     "make, words",
     [
@@ -265,6 +272,12 @@ def test_blocks_hand_every_option_to_their_attention(option):
         (lambda: TransformerEncoderBlock(2, 16, windw=3), ["windw"]),
         (lambda: TransformerDecoderBlock(2, 16, causal=False), ["causal", "False"]),
         (lambda: TransformerEncoderBlock(3, 16)(X), ["num_heads", "divide", "3", "8"]),
+        (lambda: TransformerEncoderBlock(2, 16, norm_first="yes"), ["norm_first", "False, True", "'yes'"]),
+        (lambda: TransformerEncoderBlock(2, 16, dropout=-1), ["`dropout`", "at least 0", "-1"]),
+        (lambda: TransformerDecoderBlock(2, 16).make_cache(2, 4), ["make_cache", "build"]),
+        (lambda: TransformerDecoderBlock(2, 16)(X, memory_mask=np.ones((2, 5), bool)), ["memory_mask", "memory=None"]),
+        (lambda: remembering(lambda block, cache: block(X, MEMORY, cache=cache)), ["`memory`", "cache", "both"]),
+        (lambda: remembering(lambda block, cache: block(X, MEMORY, cache={"self": cache["self"]})), ["without memory"]),
     ],
 )
 def test_bad_arguments(make, words):

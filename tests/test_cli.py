@@ -21,7 +21,13 @@ def test_demo_learns_to_reverse_and_draws_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments, word", [((), "command"), (("demo", "--backend", "abacus"), "abacus"), (("sing",), "sing")]
+    "arguments, word",
+    [
+        ((), "command"),
+        (("demo", "--backend", "abacus"), "abacus"),
+        (("demo", "--length", "0"), "--length: invalid positive value: '0'"),
+        (("sing",), "sing"),
+    ],
 )
 def test_bad_command_lines(arguments, word):
     run = keras_tfm(*arguments)

@@ -10,6 +10,8 @@ import keras_tfm
 
 PACKAGE = pathlib.Path(keras_tfm.__file__).parent
 ORDER = [
+    "arguments",
+    "backend",
     "layers",
     "models",
     "text",
@@ -22,7 +24,7 @@ ORDER = [
     "plots",
     "cli",
 ]
-LAYERS = ["arguments", "masks", "positions", "fused", "attention", "blocks"]
+LAYERS = ["masks", "positions", "attention", "blocks"]
 
 
 def imported(file):

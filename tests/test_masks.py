@@ -164,6 +164,13 @@ def test_memory_mask_per_query():
         assert_close(whole[:, i : i + 1], layer(x[:, i : i + 1], memory, memory_mask=rows[:, i]))
 
 
+def test_masks_may_be_given_by_position():
+    block, x, mask = TransformerEncoderBlock(2, 16), normal(2, 5, 8), IDS != 0
+    assert_close(block(x, mask), block(x, mask=mask))
+    layer, memory = MultiHeadAttention(2), normal(2, 4, 8, seed=1)
+    assert_close(layer(x, memory, mask), layer(x, memory, mask=mask))
+
+
 @pytest.mark.parametrize(
     "name, mask",
     [
@@ -172,6 +179,7 @@ def test_memory_mask_per_query():
         ("mask", np.ones((2, 5, 5), bool)),
         ("attention_mask", np.ones((2, 5), bool)),
         ("attention_mask", np.ones(5, bool)),
+        ("mask", np.ones((2, 4), bool)),
     ],
 )
 def test_masks_that_would_be_misread_are_refused(name, mask):

@@ -12,7 +12,7 @@ def test_map_is_dark_where_attention_is(tmp_path):
     assert none - everything > 0.2
 
 
-@pytest.mark.parametrize("heads", [1, 3, 6, 8])
+@pytest.mark.parametrize("heads", [1, 6])
 def test_every_head_gets_a_panel(tmp_path, heads):
     image = pytest.importorskip("matplotlib.image")
 
@@ -28,4 +28,6 @@ def test_every_head_gets_a_panel(tmp_path, heads):
 def test_labels_must_fit(tmp_path):
     with pytest.raises(ValueError, match=r"`weights` must be .* 2 query labels, 3 key labels"):
         attention_map(np.zeros((1, 3, 3)), "ab", "abc", tmp_path / "map.png")
+    with pytest.raises(ValueError, match="none of them zero"):
+        attention_map(np.zeros((0, 3, 3)), "abc", "abc", tmp_path / "map.png")
     assert not list(tmp_path.iterdir())

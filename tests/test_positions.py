@@ -148,6 +148,7 @@ def test_learned_positions_past_the_table_that_only_a_run_can_know_are_never_a_w
         ({"combine": "multiply"}, ["combine", "concat", "'multiply'"]),
         ({"kind": "learned"}, ["max_length", "positive", "None"]),
         ({"kind": "learned", "max_length": 0}, ["max_length", "positive", "0"]),
+        ({"max_length": 9}, ["max_length", "sinusoidal", "9"]),
         ({"dim": 4}, ["dim", "add", "4"]),
         ({"kind": "index", "combine": "concat", "dim": 4}, ["dim", "index", "4"]),
         ({"combine": "concat", "dim": -1}, ["dim", "positive", "-1"]),

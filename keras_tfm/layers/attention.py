@@ -1,6 +1,6 @@
 """Attention: score the keys, mix the values.
 
-The maths are free functions, to be read beside the notes; the layers hold the parameters.
+The maths are free functions, to be read beside a paper; the layers hold the parameters.
 Axes: b batch, q query, k key, h heads, g key/value heads, r query heads that share one of them, d head_dim.
 """
 
@@ -13,8 +13,9 @@ from functools import partial
 import keras
 from keras import ops
 
-from keras_tfm.layers import fused, masks
-from keras_tfm.layers.arguments import one_of, positive
+from keras_tfm import backend
+from keras_tfm.arguments import one_of, positive, rate
+from keras_tfm.layers import masks
 from keras_tfm.layers.positions import SCHEMES, known
 
 
@@ -101,7 +102,7 @@ def attend(q, k, v, score=scaled_dot, mixing=soft, mask=None, bias=None, dropout
     >>> print(context.shape, weights.shape)
     (2, 5, 4, 8) (2, 4, 5, 5)
     """
-    mask = masks.combine(mask, rank=4)
+    mask = masks.combine(masks.check("mask", mask), rank=4)
     scores = ops.cast(score(q, k), "float32")
     if bias is not None:
         scores = scores + ops.cast(bias, "float32")
@@ -158,7 +159,7 @@ def local_attention(attend, q, k, v, window, causal=False, key_mask=None):
     return ops.concatenate(contexts, axis=1)[:, :length]
 
 
-_maps = contextvars.ContextVar("attention maps", default=None)
+_recordings = contextvars.ContextVar("attention maps, one dict for each context", default=())
 
 
 @contextlib.contextmanager
@@ -166,7 +167,7 @@ def record_attention(*models):
     """Collects the maps of all attention layers that run inside the context, in any model, which stays as it is.
 
     Gives a dict: path of the layer → a list of arrays (batch, heads, query, key), one for each call. Name the models
-    whose `predict` is to be recorded, beside plain calls; it runs eagerly meanwhile.
+    whose `predict` and `evaluate` are to be recorded, beside plain calls; they run eagerly meanwhile.
 
     >>> layer = MultiHeadSelfAttention(num_heads=2, name="attention")
     >>> with record_attention() as maps:
@@ -174,28 +175,31 @@ def record_attention(*models):
     >>> maps["attention"][0].shape
     (1, 2, 3, 3)
     """
-    before = [(model, model.run_eagerly, model.predict_function) for model in models]
-    token = _maps.set({})
+    maps, before = {}, [(model, model.run_eagerly, model.predict_function, model.test_function) for model in models]
+    token = _recordings.set((*_recordings.get(), maps))
     try:
         for model in models:
-            model.run_eagerly, model.predict_function = True, None
-        yield _maps.get()
-        if not _maps.get():
+            model.run_eagerly, model.predict_function, model.test_function = True, None, None
+        yield maps
+        if not maps:
             warnings.warn("No attention layer ran eagerly: name the model in `record_attention(model)`.", stacklevel=3)
     finally:
-        _maps.reset(token)
+        _recordings.reset(token)
         for model, *state in before:
-            model.run_eagerly, model.predict_function = state
+            model.run_eagerly, model.predict_function, model.test_function = state
 
 
 def _record(path, weights):
+    lists = [maps.setdefault(path, []) for maps in _recordings.get()]
     try:
-        _maps.get().setdefault(path, []).append(ops.convert_to_numpy(weights))
+        weights = ops.convert_to_numpy(weights)
     except Exception as error:  # each backend has its own for a tensor without a value
         raise RuntimeError(
             "`record_attention` needs layers that run eagerly: call the model itself, or name the model in "
             f"`record_attention(model)` before `model.predict`. Received: a compiled call of {path!r}"
         ) from error
+    for calls in lists:
+        calls.append(weights)
 
 
 # Word → width of a head, for an input of width k and h heads.
@@ -261,6 +265,7 @@ class MultiHeadAttention(masks.MaskedLayer):
         self.heads = one_of("heads", heads, HEADS)
         self.score = one_of("score", score, SCORES)
         self.mixing = one_of("mixing", mixing, MIXINGS)
+        attention_dropout = rate("attention_dropout", attention_dropout)
         self.dropout = keras.layers.Dropout(attention_dropout, dtype="float32") if attention_dropout else None
 
     def build(self, x_shape, memory_shape=None):
@@ -297,8 +302,9 @@ class MultiHeadAttention(masks.MaskedLayer):
         return dense
 
     def call(self, x, memory=None, mask=None, memory_mask=None, attention_mask=None, cache=None, training=None):
-        if memory is None and cache is None:
-            raise ValueError("`memory` must be given, or a `cache` made from it. Received: memory=None, cache=None")
+        if (memory is None) == (cache is None):
+            received = "neither" if cache is None else "both"
+            raise ValueError(f"`memory` must be given, or a `cache` made from it instead. Received: {received}")
         kv = self.memory_cache(memory) if cache is None else cache
         key_mask = masks.combine(kv.get("mask"), memory_mask)
         if key_mask is not None and len(key_mask.shape) > 2:
@@ -309,8 +315,9 @@ class MultiHeadAttention(masks.MaskedLayer):
 
     def memory_cache(self, memory, memory_mask=None):
         """Keys, values and mask (batch, key) of a memory that stays the same from step to step of decoding."""
+        self.check_built("memory_cache")
         cache = {"k": self.project(self.key_dense, memory), "v": self.project(self.value_dense, memory)}
-        mask = masks.merge(memory, masks.check("memory_mask", memory_mask, ranks=(2,)))
+        mask = masks.merge(memory, masks.check("memory_mask", memory_mask, ranks=(2,), of=memory))
         return cache if mask is None else {**cache, "mask": mask}
 
     def project(self, dense, x):
@@ -323,13 +330,13 @@ class MultiHeadAttention(masks.MaskedLayer):
         """What the queries find, (b, q, h, d), by the cheapest way that is exact."""
         dropping = self.dropout is not None and training
         plain = self.score == "scaled_dot" and self.mixing == "soft" and self.scheme.bias is None and not dropping
-        if attention_mask is None and _maps.get() is None:
+        if attention_mask is None and not _recordings.get():
             length = ops.shape(q)[1]
             if self.window and not (isinstance(length, int) and length <= 2 * self.window):
                 weigh = partial(self.weigh, start=self.window, training=training)
                 return local_attention(weigh, q, k, v, self.window, self.causal, key_mask)
             if plain and not self.window:
-                context = fused.attention(q, k, v, key_mask, self.causal)
+                context = backend.fused_attention(q, k, v, key_mask, self.causal)
                 if context is not None:
                     return context
         return self.full_context(q, k, v, key_mask, attention_mask, training=training)
@@ -348,7 +355,7 @@ class MultiHeadAttention(masks.MaskedLayer):
             bias = self.scheme.bias(distance, self.num_heads, self.causal, **self.position_weights)
         dropout = partial(self.dropout, training=training) if self.dropout else None
         context, weights = attend(q, k, v, score, MIXINGS[self.mixing], mask, bias, dropout)
-        if _maps.get() is not None:
+        if _recordings.get():
             _record(self.path, weights)
         return context
 
@@ -388,7 +395,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
 
     def __init__(self, num_heads, causal=False, window=None, positions=None, **kwargs):
         super().__init__(num_heads, **kwargs)
-        self.causal = causal
+        self.causal = one_of("causal", causal, (False, True))
         self.window = positive("window", window, optional=True)
         self.positions = one_of("positions", positions, SCHEMES)
         self.scheme = SCHEMES[positions]
@@ -414,6 +421,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
 
     def empty_cache(self, batch_size, max_length):
         """Room for keys and values (batch, max_length, kv_heads, head_dim), and for which of them are tokens."""
+        self.check_built("empty_cache")
         zeros = ops.zeros((batch_size, max_length, self.num_kv_heads, self.head_dim), dtype=self.compute_dtype)
         return {"k": zeros, "v": zeros, "mask": ops.zeros((batch_size, max_length), dtype="bool")}
 
@@ -421,9 +429,11 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         """The cache with `k`, `v` and `mask` in the places from `start` on."""
         if not self.causal:
             raise ValueError("`cache` needs causal=True, since cached tokens see no later ones. Received: causal=False")
-        room, end = cache["k"].shape[1], known(start + ops.shape(k)[1])
-        if None not in (room, end) and end > room:
-            raise ValueError(f"`cache` must have room for every token. Received: {room=}, last token at {end - 1}")
+        room, first, count = ops.shape(cache["k"])[1], known(start), ops.shape(k)[1]
+        if first is None or not (isinstance(room, int) and isinstance(count, int)):
+            k = ops.where(start + count <= room, k, math.nan)  # what only a run can know: never a wrong place
+        elif first < 0 or first + count > room:
+            raise ValueError(f"`cache` must have room for every token. Received: {room=}, {count} tokens from {first}")
         mask = ops.ones(ops.shape(k)[:2], dtype="bool") if mask is None else mask
         new = {"k": k, "v": v, "mask": mask}
         return {name: ops.slice_update(cache[name], [0, start, 0, 0][: len(x.shape)], x) for name, x in new.items()}

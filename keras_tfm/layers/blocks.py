@@ -4,7 +4,7 @@ from functools import partial
 
 import keras
 
-from keras_tfm.layers.arguments import one_of, positive
+from keras_tfm.arguments import one_of, positive, rate
 from keras_tfm.layers.attention import MultiHeadAttention, MultiHeadSelfAttention
 from keras_tfm.layers.masks import MaskedLayer
 
@@ -56,8 +56,8 @@ class Residual(keras.layers.Layer):
         super().__init__(**kwargs)
         self.norm = NORMS[one_of("norm", norm, NORMS)](dtype=self.dtype_policy, name="norm")
         self.norm.supports_masking = True  # Keras says so of one norm and not of the other
-        self.norm_first = norm_first
-        self.dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+        self.norm_first = one_of("norm_first", norm_first, (False, True))
+        self.dropout = keras.layers.Dropout(rate("dropout", dropout), dtype=self.dtype_policy, name="dropout")
         self.supports_masking = True
 
     def build(self, x_shape):
@@ -152,7 +152,7 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
             self.memory_residual.build(x_shape)
 
     def call(self, x, memory=None, mask=None, memory_mask=None, attention_mask=None, cache=None, start=0):
-        self._check_memory(memory is not None or cache is not None and "memory" in cache)
+        self._check_memory(memory is not None if cache is None else "memory" in cache, memory_mask)
         attend = partial(self.attention, mask=mask, attention_mask=attention_mask)
         recall = partial(self.memory_attention, memory=memory, mask=mask, memory_mask=memory_mask)
         if cache is not None:
@@ -167,14 +167,17 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
 
     def make_cache(self, batch_size, max_length, memory=None, memory_mask=None):
         """For decoding up to `max_length` tokens: its `self` changes at each step, its `memory` stays."""
-        self._check_memory(memory is not None)
+        self.check_built("make_cache")
+        self._check_memory(memory is not None, memory_mask)
         cache = {"self": self.attention.empty_cache(batch_size, max_length)}
         return cache if memory is None else {**cache, "memory": self.memory_attention.memory_cache(memory, memory_mask)}
 
-    def _check_memory(self, given):
+    def _check_memory(self, given, memory_mask):
         if given != self.memory_attention.built:
             call = f"a call {'with' if given else 'without'} memory, unlike the first"
             raise ValueError(f"`memory` must be given in all calls or in none. Received: {call}")
+        if memory_mask is not None and not given:
+            raise ValueError("`memory_mask` must come with a memory. Received: memory=None")
 
 
 def _caching(attention, cache, name, **kwargs):

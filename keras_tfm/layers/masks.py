@@ -1,10 +1,11 @@
 """Attention masks: booleans, True = may attend, shaped (batch or 1, query, key)."""
 
+import inspect
+
 import keras
 from keras import ops
 
-# Keras has no public reader for the mask that it attaches to a tensor; JAX tracers keep theirs in a side table.
-from keras.src.backend import get_keras_mask
+from keras_tfm.backend import get_keras_mask
 
 
 def distance(query_len, key_len, start=0):
@@ -80,16 +81,20 @@ def merge(x, mask=None):
     return combine(attached, mask)
 
 
-def check(name, mask, ranks=(2, 3, 4)):
-    """The mask as booleans, or an error: an additive float mask, read as booleans, would mean its opposite."""
+def check(name, mask, ranks=(2, 3, 4), of=None):
+    """The mask as booleans, or an error: an additive float mask, read as booleans, would mean its opposite.
+
+    It must be as long as the tensor `of` (batch, length, features), if one is given.
+    """
     if mask is None:
         return None
     mask = mask if hasattr(mask, "shape") else ops.convert_to_tensor(mask)
-    dtype = keras.backend.standardize_dtype(mask.dtype)
-    if "float" in dtype or len(mask.shape) not in ranks:
+    dtype, length = keras.backend.standardize_dtype(mask.dtype), None if of is None else of.shape[1]
+    other_length = length is not None and mask.shape[-1:] not in ((None,), (length,))
+    if "float" in dtype or len(mask.shape) not in ranks or other_length:
         raise ValueError(
-            f"`{name}` must be boolean (True = may attend) or 0/1 integers, of rank {' or '.join(map(str, ranks))}. "
-            f"Received: dtype={dtype}, shape={tuple(mask.shape)}"
+            f"`{name}` must be boolean (True = may attend) or 0/1 integers, of rank {' or '.join(map(str, ranks))}"
+            f"{f' and length {length}' * other_length}. Received: dtype={dtype}, shape={tuple(mask.shape)}"
         )
     return mask if dtype == "bool" else ops.not_equal(mask, 0)
 
@@ -105,7 +110,11 @@ class MaskedLayer(keras.layers.Layer):
         super().__init__(**kwargs)
         self.supports_masking = True
 
-    def __call__(self, x, memory=None, mask=None, memory_mask=None, attention_mask=None, **kwargs):
+    def __call__(self, x, *args, **kwargs):
+        names = list(inspect.signature(self.call).parameters)[1:]
+        return self._call_masked(x, **dict(zip(names, args, strict=False)), **kwargs)
+
+    def _call_masked(self, x, memory=None, mask=None, memory_mask=None, attention_mask=None, **kwargs):
         attention_mask = check("attention_mask", attention_mask)
         if attention_mask is not None and len(attention_mask.shape) == 2:
             if attention_mask.shape[0] not in (None, 1, x.shape[1]):
@@ -114,9 +123,14 @@ class MaskedLayer(keras.layers.Layer):
                     f"Received: attention_mask.shape={tuple(attention_mask.shape)}, x.shape={tuple(x.shape)}"
                 )
             attention_mask = ops.expand_dims(attention_mask, 0)
-        mask, memory_mask = merge(x, check("mask", mask, (2,))), merge(memory, check("memory_mask", memory_mask))
+        mask = merge(x, check("mask", mask, (2,), of=x))
+        memory_mask = merge(memory, check("memory_mask", memory_mask, of=memory))
         given = {"memory": memory, "mask": mask, "memory_mask": memory_mask, "attention_mask": attention_mask}
         return super().__call__(x, **{name: value for name, value in given.items() if value is not None}, **kwargs)
+
+    def check_built(self, method):
+        if not self.built:
+            raise ValueError(f"`{method}` must come after the first call or `build` of {self.name!r}.")
 
     def compute_output_spec(self, *args, cache=None, **kwargs):
         if cache is None:

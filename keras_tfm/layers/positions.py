@@ -10,7 +10,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from keras_tfm.layers.arguments import one_of, positive
+from keras_tfm.arguments import one_of, positive
 
 
 def sinusoids(positions, dim):
@@ -48,10 +48,12 @@ class PositionalEncoding(keras.layers.Layer):
         super().__init__(**kwargs)
         self.kind = one_of("kind", kind, ("sinusoidal", "learned", "index"))
         self.combine = one_of("combine", combine, ("add", "concat"))
-        self.max_length = positive("max_length", max_length, optional=kind != "learned")
+        self.max_length = positive("max_length", max_length) if kind == "learned" else max_length
         self.dim = positive("dim", dim, optional=True)
         if dim is not None and (combine == "add" or kind == "index"):
             raise ValueError(f"`dim` must be None for {combine=} and {kind=}. Received: {dim=}")
+        if max_length is not None and kind != "learned":
+            raise ValueError(f"`max_length` must be None for {kind=}. Received: {max_length=}")
         self.supports_masking = True
 
     def build(self, x_shape):

@@ -1,10 +1,13 @@
-"""Fused attention kernels: the one place that asks which backend is running."""
+"""What Keras leaves to its backends: the one place that asks which of them is running."""
 
 import keras
 from keras import ops
 
+# Keras has no public reader for the mask that it attaches to a tensor; JAX tracers keep theirs in a side table.
+from keras.src.backend import get_keras_mask as get_keras_mask
 
-def attention(q, k, v, key_mask=None, causal=False):
+
+def fused_attention(q, k, v, key_mask=None, causal=False):
     """Scaled dot-product attention (batch, query, heads, head_dim) by a fused kernel, or None where none is exact.
 
     Args:
