@@ -55,3 +55,16 @@ def _cudnn_attention(q, k, v, key_mask, causal):
     if causal:
         context = permute(context, inverse, order)
     return jnp.where(lengths[:, None, None, None] > 0, context, 0)
+
+
+def compiled(function):
+    """`function(array, size)` with one program for each shape and size."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.jit(function, static_argnums=1)
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function)
+    return function

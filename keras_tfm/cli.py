@@ -1,30 +1,59 @@
 """The command `keras-tfm`."""
 
 import argparse
+import json
 import os
 import pathlib
+import sys
+
+# Flags of `train` that are arguments of `transformer`: name → type and help. A test compares them with the builder's.
+MODEL_FLAGS = {
+    "num_layers": (int, "blocks of the encoder"),
+    "num_decoder_layers": (int, "blocks of the decoder, if not as many"),
+    "model_dim": (int, "width of the features"),
+    "num_heads": (int, "attention heads"),
+    "num_kv_heads": (int, "key/value heads, for grouped or multi-query attention"),
+    "ff_dim": (int, "width of the feed-forward network"),
+    "dropout": (float, "rate of dropout on sublayers and embeddings"),
+    "attention_dropout": (float, "rate of dropout on attention weights"),
+    "positions": (str, "sinusoidal, learned, index, rotary, relative or alibi"),
+    "positions_in": (str, "input or every_layer"),
+    "positions_combine": (str, "add or concat"),
+    "max_length": (int, "tokens of the longest text, the end token among them"),
+    "norm": (str, "layer or rms"),
+    "norm_first": (bool, "normalise before sublayers (pre-norm)"),
+    "activation": (str, "relu, gelu, swish, glu, reglu, geglu or swiglu"),
+    "score": (str, "scaled_dot, dot, cosine, bilinear, additive or concat"),
+    "heads": (str, "standard, narrow or wide"),
+    "mixing": (str, "soft or hard"),
+    "window": (int, "self-attention reaches less than so far"),
+    "tied_output": (bool, "logits by the embeddings of the target"),
+    "packed": (bool, "several pairs in a row"),
+}
 
 
 def main(argv=None):
     """Runs the command line `argv`, or that of the process."""
     parser = argparse.ArgumentParser(prog="keras-tfm", description="Transformers for Keras.")
     commands = parser.add_subparsers(required=True, metavar="command")
-    demo_parser = commands.add_parser(
-        "demo",
-        help="train a tiny encoder to reverse sequences and draw what it attends to",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    demo_parser.add_argument("--out", type=pathlib.Path, default="demo", help="folder for the picture and the model")
-    demo_parser.add_argument("--epochs", type=positive, default=4, help="passes over 10,000 sequences")
-    demo_parser.add_argument("--length", type=positive, default=12, help="length of the sequences")
-    demo_parser.add_argument("--seed", type=int, default=1, help="seed of data and weights")
-    demo_parser.add_argument("--backend", choices=("tensorflow", "jax"), help="in place of KERAS_BACKEND")
-    demo_parser.set_defaults(run=demo)
-    arguments = vars(parser.parse_args(argv))
+    add_train(commands)
+    arguments = vars(parser.parse_args([_underscored(word) for word in (sys.argv[1:] if argv is None else argv)]))
     backend, run = arguments.pop("backend"), arguments.pop("run")
     if backend:
         os.environ["KERAS_BACKEND"] = backend  # read when Keras is imported, below
-    run(**arguments)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    try:
+        return run(**arguments)
+    except (ValueError, OSError) as error:
+        if os.environ.get("KERAS_TFM_TRACEBACK"):
+            raise
+        sys.exit(f"keras-tfm: error: {error}")
+
+
+def _underscored(word):
+    """Flags are spelled like arguments; hyphens do as well."""
+    flag, equals, value = word.partition("=")
+    return "--" + flag[2:].replace("-", "_") + equals + value if flag.startswith("--") else word
 
 
 def positive(text):
@@ -35,36 +64,184 @@ def positive(text):
     return number
 
 
-def demo(out, epochs, length, seed):
-    """Trains an encoder of one block on `reverse`, prints its accuracy on new sequences, draws its attention."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+def add_train(commands):
+    parser = commands.add_parser(
+        "train",
+        help="train a translator on pairs of texts, or on a built-in task",
+        description="Train a translator. The same command again goes on where the last one was stopped.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.set_defaults(run=train)
+    add = parser.add_argument_group("data").add_argument
+    add("--task", choices=("dates", "reverse", "copy"), help="a built-in task, in place of files")
+    add("--num_examples", type=positive, default=100_000, help="pairs of the built-in task")
+    add("--source", type=pathlib.Path, help="a text on each line, plain or .gz; or a .tsv with both texts")
+    add("--target", type=pathlib.Path, help="their translations")
+    add("--valid_source", type=pathlib.Path, help="texts to validate on")
+    add("--valid_target", type=pathlib.Path, help="their translations")
+    add("--tokenizer", choices=("bpe", "unigram", "char", "word", "bytes"), help="default: bpe, for tasks char")
+    add("--vocab_size", type=positive, default=8000, help="tokens, at most")
+    add("--separate", action="store_true", help="a vocabulary for each side, in place of one for both")
+    add("--sampling", type=float, default=0.0, help="subword sampling: share of BPE's merges left out")
+    add("--samples", type=positive, default=10, help="how many samples of the corpus are made")
+    add("--batch_tokens", type=positive, default=4096, help="tokens of a batch, on each side, with padding")
+    add("--num_shapes", type=positive, default=14, help="shapes of batches, at most; XLA compiles each")
+    add = parser.add_argument_group("model").add_argument
+    add("--preset", choices=("tiny", "small", "base", "big", "deep"), default="tiny", help="sizes of the model")
+    for name, (kind, text) in MODEL_FLAGS.items():
+        action = {"action": argparse.BooleanOptionalAction} if kind is bool else {"type": kind}
+        add(f"--{name}", default=argparse.SUPPRESS, help=text, **action)
+    add = parser.add_argument_group("training").add_argument
+    add("--steps", type=positive, default=10_000, help="updates in all")
+    add("--steps_per_epoch", type=positive, help="updates between checkpoints; default: one pass over the data")
+    add("--learning_rate", type=float, default=0.002, help="peak of the schedule")
+    add("--warmup_steps", type=positive, default=1000, help="updates until the peak")
+    add("--schedule", choices=("inverse_sqrt", "cosine"), default="inverse_sqrt", help="what comes after the peak")
+    add("--smoothing", type=float, default=0.1, help="label smoothing")
+    add("--r_drop", type=float, default=0.0, help="weight of R-Drop, which passes every batch twice")
+    add("--clipnorm", type=float, help="norm that gradients are clipped to")
+    add("--accumulate", type=positive, help="batches for an update")
+    add("--ema", type=float, help="momentum of a moving average of the weights, which is then the result")
+    add("--average", type=positive, default=1, help="last checkpoints of which the result is the mean")
+    add("--patience", type=positive, help="stop after so many epochs without a better validation loss")
+    add("--precision", choices=("float32", "mixed_bfloat16", "mixed_float16"), default="float32", help="of the layers")
+    add("--jit_compile", action=argparse.BooleanOptionalAction, help="by XLA; default: Keras decides")
+    add("--seed", type=int, default=1, help="of weights, dropout, order and samples")
+    add("--verbose", type=int, choices=(0, 1, 2), default=1, help="silence, progress bar, a line for each epoch")
+    add("--out", type=pathlib.Path, default=pathlib.Path("runs/latest"), help="folder of the run")
+    add("--backend", choices=("tensorflow", "jax"), help="in place of KERAS_BACKEND")
+
+
+def train(out, seed, precision, average, verbose, **options):
+    """Trains a translator, see `keras-tfm train --help`; returns the model."""
     import keras
 
-    from keras_tfm import data, plots
-    from keras_tfm.layers import PositionalEncoding, TransformerEncoderBlock, record_attention
+    from keras_tfm import plots, text, training
 
-    out.mkdir(parents=True, exist_ok=True)
+    _remember(out, {"seed": seed, "precision": precision, **options})
     keras.utils.set_random_seed(seed)
-    symbols = keras.Input((None,), dtype="int32")
-    x = keras.layers.Embedding(21, 64, mask_zero=True)(symbols)
-    x = PositionalEncoding()(x)
-    x = TransformerEncoderBlock(num_heads=1, ff_dim=128, dropout=0.0, name="encoder")(x)
-    model = keras.Model(symbols, keras.layers.Dense(21)(x), name="reverse")
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(3e-3), loss, metrics=["accuracy"])
-    model.fit(*data.reverse(10_000, length, seed=seed), batch_size=128, epochs=epochs, verbose=2)
+    keras.config.set_dtype_policy(precision)
+    batches, valid, tokenizers = prepare(out / "data", seed=seed, verbose=verbose, **options)
+    model = build(tokenizers, **options)
+    compile_model(model, **options)
+    print(f"{keras.backend.backend()}, {model.count_params():,} parameters, {len(batches)} batches of {batches.shapes}")
 
-    sources, targets = data.reverse(1_000, length, seed=seed + 1)
-    predictions = model.predict(sources, verbose=0).argmax(-1)
-    print(f"\nbackend {keras.backend.backend()}, {model.count_params():,} parameters")
-    for source, prediction in zip(sources[:3], predictions, strict=False):
-        print("  ", *source, " → ", *prediction)
-    print(f"accuracy on 1,000 new sequences: {(predictions == targets).mean():.2%} of the symbols, ", end="")
-    print(f"{(predictions == targets).all(-1).mean():.2%} of the sequences")
+    steps_per_epoch = min(options["steps_per_epoch"] or len(batches), options["steps"])
+    epochs = -(-options["steps"] // steps_per_epoch)
+    stopping = keras.callbacks.EarlyStopping("val_loss", patience=options["patience"] or epochs)
+    run = training.Run(out, keep=max(average, 1), siblings=[stopping])
+    first = run.restore(model)
+    if first:
+        print(f"going on after epoch {first} of {epochs}")
+    callbacks = [training.TokensPerSecond(batches.mean_tokens()), stopping, run]
+    if options["ema"]:
+        callbacks.insert(0, keras.callbacks.SwapEMAWeights(swap_on_epoch=True))
+    model.fit(
+        batches.repeat(first * steps_per_epoch),
+        steps_per_epoch=steps_per_epoch,
+        initial_epoch=first,
+        epochs=epochs,
+        validation_data=valid,
+        callbacks=callbacks,
+        shuffle=False,
+        verbose=verbose,
+    )
+    if average > 1:
+        training.average_checkpoints(model, training.checkpoints(out)[-average:])
+    model.save(out / "model.keras")
+    for name, tokenizer in tokenizers.items():
+        text.save_tokenizer(tokenizer, out / name)
+    print(f"wrote {out / 'model.keras'} and {out / 'metrics.csv'}")
+    try:
+        plots.learning_curve(run.history, out / "learning_curve.png")
+        print(f"wrote {out / 'learning_curve.png'}")
+    except ImportError as error:
+        print(f"no learning curve: {error}")
+    return model, tokenizers
 
-    with record_attention() as maps:
-        model(sources[:1])
-    labels = [str(symbol) for symbol in sources[0]]
-    plots.attention_map(maps["encoder/attention"][0][0], labels, labels, out / "attention.png", "Reversing a sequence")
-    model.save(out / "reverse.keras")
-    print(f"wrote {out / 'attention.png'} and {out / 'reverse.keras'}")
+
+def _remember(out, options):
+    """Writes the options of a run into its folder, or refuses to go on with others."""
+    file = out / "config.json"
+    options = json.loads(json.dumps(options, default=str))
+    if file.exists():
+        before = json.loads(file.read_text())
+        changed = [name for name in {**before, **options} if before.get(name) != options.get(name)]
+        changed = [name for name in changed if name not in ("steps", "patience")]
+        if changed:
+            raise ValueError(
+                f"`out` must be a new folder, or one of a run with the same options. Received: {out} with other "
+                + ", ".join(sorted(changed))
+            )
+    out.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(options, indent=1))
+
+
+def prepare(folder, task, num_examples, source, target, valid_source, valid_target, tokenizer, vocab_size, **options):
+    """Reads, learns tokenizers, encodes: batches for training, batches for validation or None, tokenizers."""
+    from keras_tfm import data, tasks, text
+
+    if (task is None) == (source is None):
+        received = "both" if task else "neither"
+        raise ValueError(f"`task` or `source` must be given, one of them. Received: {received}")
+    if task:
+        pairs, valid = (tasks.TASKS[task](n, split) for split, n in (("train", num_examples), ("valid", 1000)))
+    else:
+        pairs = data.ParallelFiles(source, target)
+        valid = data.ParallelFiles(valid_source, valid_target) if valid_source else None
+    kind = tokenizer or ("char" if task else "bpe")
+    sides = {"source_tokenizer": 0, "target_tokenizer": 1} if options["separate"] else {"tokenizer": None}
+    tokenizers = {}
+    for name, side in sides.items():
+        if not (folder / name).exists():
+            texts = (text for pair in pairs for text in (pair if side is None else pair[side : side + 1]))
+            text.save_tokenizer(text.train_tokenizer(texts, kind, vocab_size), folder / name)
+        tokenizers[name] = text.load_tokenizer(folder / name)
+    encode = {"max_length": options.get("max_length", 512) - 1, "verbose": options["verbose"]}
+    both = tuple(tokenizers.values())
+    samples = range(options["samples"] if options["sampling"] else 1)
+    encoded = [
+        data.encode_pairs(
+            pairs, folder / f"train-{n}", *both, sampling=options["sampling"], seed=options["seed"] + n, **encode
+        )
+        for n in samples
+    ]
+    sizes = {"batch_tokens": options["batch_tokens"], "num_shapes": options["num_shapes"], "seed": options["seed"]}
+    batches = data.Batches(encoded, copies=2 if options["r_drop"] else 1, **sizes)
+    if valid is not None:
+        valid = data.Batches(data.encode_pairs(valid, folder / "valid", *both, **encode), shuffle=False, **sizes)
+    return batches, valid, tokenizers
+
+
+def build(tokenizers, preset, **options):
+    """The Transformer that the options describe, for these tokenizers."""
+    from keras_tfm.models import PRESETS, transformer
+
+    sizes = [tokenizer.vocab_size for tokenizer in tokenizers.values()]
+    chosen = {name: value for name, value in options.items() if name in MODEL_FLAGS}
+    return transformer(*sizes, **{**PRESETS[preset], **chosen})
+
+
+def compile_model(model, learning_rate, warmup_steps, schedule, smoothing, r_drop, steps, **options):
+    """Compiles with the paper's optimizer, a smoothed loss and metrics that leave padding out."""
+    import keras
+
+    from keras_tfm import training
+
+    rates = training.SCHEDULES[schedule](learning_rate, warmup_steps, steps)
+    ema = {"use_ema": True, "ema_momentum": options["ema"]} if options["ema"] else {}
+    optimizer = keras.optimizers.Adam(
+        rates,
+        beta_1=0.9,
+        beta_2=0.98,
+        epsilon=1e-9,
+        clipnorm=options["clipnorm"],
+        gradient_accumulation_steps=options["accumulate"],
+        **ema,
+    )
+    model.compile(
+        optimizer,
+        training.SmoothedCrossentropy(smoothing, r_drop),
+        metrics=[training.TokenAccuracy(), training.Perplexity()],
+        jit_compile="auto" if options["jit_compile"] is None else options["jit_compile"],
+    )

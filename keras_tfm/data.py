@@ -1,28 +1,462 @@
-"""Training data: built-in tasks that need no download."""
+"""Sentence pairs: read, encoded once into memory-mapped token files, served to `fit` in batches of few shapes.
 
+Everything here is a function of seed, epoch and index: any batch of any epoch can be had again.
+"""
+
+import functools
+import gzip
+import hashlib
+import itertools
+import json
+import os
+import pathlib
+import shutil
+
+import keras
 import numpy as np
 
+from keras_tfm.arguments import positive
+from keras_tfm.text import END, START
 
-def reverse(num_examples, length=12, num_symbols=20, seed=0):
-    """A toy task: turn a sequence round. Whoever solves it must look at the right place.
+BLOCK = 2**20  # pairs that are shuffled together; memory grows with this, not with the corpus
+CHUNK = 10_000  # pairs that are encoded together
+
+
+class ParallelFiles:
+    """Pairs of lines of two files, or of the two columns of one TSV file; plain or .gz, UTF-8.
 
     Args:
-        num_examples: number of sequences.
-        length: of every sequence.
-        num_symbols: symbols are 1 … num_symbols; 0 stays free for padding.
-        seed: other seeds give other sequences.
+        source: a file with a text on each line, or with text, tab, text if there is no `target`.
+        target: a file with as many lines.
+
+    The files are read through once, so that what is wrong with them is said now, with file and line.
+
+    >>> import tempfile, pathlib
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "pairs.tsv"
+    >>> _ = file.write_text("one\\teins\\ntwo\\tzwei\\n")
+    >>> list(ParallelFiles(file))
+    [('one', 'eins'), ('two', 'zwei')]
+    """
+
+    def __init__(self, source, target=None):
+        self.paths = [pathlib.Path(path) for path in (source, target) if path is not None]
+        self.length = sum(1 for _ in self)
+        if not self.length:
+            raise ValueError(f"{self.paths[0]}: the file must have lines. Received: an empty file")
+        stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in self.paths]
+        self.fingerprint = json.dumps(stats)
+
+    def __len__(self):
+        return self.length
+
+    def __iter__(self):
+        if len(self.paths) == 1:
+            return self._columns()
+        return self._lines()
+
+    def _lines(self):
+        ended = object()
+        lines = itertools.zip_longest(*map(read_lines, self.paths), fillvalue=ended)
+        for number, pair in enumerate(lines, 1):
+            if ended in pair:
+                shorter = self.paths[pair.index(ended)]
+                longer = self.paths[1 - pair.index(ended)]
+                raise ValueError(f"{shorter}: ends before line {number}, which {longer} has; both need as many lines")
+            yield pair
+
+    def _columns(self):
+        for number, line in enumerate(read_lines(self.paths[0]), 1):
+            columns = line.split("\t")
+            if len(columns) != 2:
+                raise ValueError(f"{self.paths[0]}, line {number}: must be text, tab, text. Received: {line[:80]!r}")
+            yield tuple(columns)
+
+
+def read_lines(path):
+    """Lines of a UTF-8 file, plain or .gz, without their ends."""
+    path = pathlib.Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no such file")
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+        try:
+            for number, line in enumerate(file, 1):
+                line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+                yield line.rstrip(b"\r\n").decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}, line {number}: must be UTF-8. Received: {error.object[:40]!r}") from error
+        except (gzip.BadGzipFile, EOFError) as error:
+            raise ValueError(f"{path}: must be a whole .gz file. Received: {error}") from error
+
+
+class Sequences:
+    """Sequences of ids on disk, memory-mapped: `name.tokens` holds all of them, `name.ends` where each ends."""
+
+    def __init__(self, folder, name, dtype):
+        self.tokens = np.memmap(folder / f"{name}.tokens", dtype, mode="r")
+        self.ends = np.memmap(folder / f"{name}.ends", "int64", mode="r")
+
+    def __len__(self):
+        return len(self.ends)
+
+    def starts(self, indices):
+        return np.where(indices > 0, self.ends[indices - 1], 0)
+
+    def lengths(self, indices):
+        return self.ends[indices] - self.starts(indices)
+
+    def __getitem__(self, index):
+        return self.tokens[self.starts(np.array(index)) : self.ends[index]]
+
+    def padded(self, indices, width):
+        """Rows of ids (len(indices), width), zeros behind the end of each."""
+        starts, lengths = self.starts(indices)[:, None], self.lengths(indices)[:, None]
+        columns = np.arange(width)
+        ids = self.tokens[np.minimum(starts + columns, max(len(self.tokens) - 1, 0))]
+        return np.where(columns < lengths, ids, 0).astype("int32")
+
+
+class TokenPairs:
+    """Encoded pairs in a folder that `encode_pairs` wrote: `sources` and `targets` are `Sequences`."""
+
+    def __init__(self, folder):
+        folder = pathlib.Path(folder)
+        self.meta = json.loads((folder / "meta.json").read_text())
+        self.sources = Sequences(folder, "source", self.meta["dtype"])
+        self.targets = Sequences(folder, "target", self.meta["dtype"])
+
+    def __len__(self):
+        return len(self.sources)
+
+
+def encode_pairs(
+    pairs, folder, source_tokenizer, target_tokenizer=None, max_length=256, sampling=0.0, seed=0, verbose=1
+):
+    """Encodes pairs of texts once, into token files that are memory-mapped from then on.
+
+    Args:
+        pairs: `ParallelFiles`, or any iterable of (source, target) strings.
+        folder: where the token files go. If they are there already, from the same files and tokenizers, they stay.
+        source_tokenizer, target_tokenizer: of `keras_tfm.text`; one for both by default.
+        max_length: pairs with a text of more tokens, or with an empty text, are left out.
+        sampling, seed: for other segmentations than the best, see `SentencePieceTokenizer.encode`.
+        verbose: 0 for silence, 1 for a progress bar.
 
     Returns:
-        sources and targets, int32 arrays (num_examples, length).
+        `TokenPairs`, as long as the pairs that were kept.
 
-    >>> sources, targets = reverse(2, length=5)
-    >>> bool((sources[:, ::-1] == targets).all())
-    True
+    >>> import tempfile
+    >>> from keras_tfm.text import ByteTokenizer
+    >>> pairs = encode_pairs([("ab", "c"), ("", "d")], tempfile.mkdtemp(), ByteTokenizer(), verbose=0)
+    >>> len(pairs), pairs.sources[0].tolist(), pairs.targets[0].tolist(), pairs.meta["dropped"]
+    (1, [101, 102], [103], 1)
     """
-    if min(num_examples, length, num_symbols) <= 0:
-        raise ValueError(
-            "`num_examples`, `length` and `num_symbols` must be positive. "
-            f"Received: {num_examples=}, {length=}, {num_symbols=}"
-        )
-    sources = np.random.default_rng(seed).integers(1, num_symbols + 1, (num_examples, length), dtype="int32")
-    return sources, sources[:, ::-1].copy()
+    folder, tokenizers = pathlib.Path(folder), (source_tokenizer, target_tokenizer or source_tokenizer)
+    positive("max_length", max_length)
+    fingerprint = _fingerprint(pairs, tokenizers, max_length, sampling, seed)
+    meta = folder / "meta.json"
+    if fingerprint and meta.exists() and json.loads(meta.read_text())["fingerprint"] == fingerprint:
+        return TokenPairs(folder)
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    dtype = "uint16" if max(tokenizer.vocab_size for tokenizer in tokenizers) <= 2**16 else "uint32"
+    bar = keras.utils.Progbar(len(pairs) if hasattr(pairs, "__len__") else None, unit_name="pair", verbose=verbose)
+    kept, seen = 0, 0
+    with _Writer(partial, "source", dtype) as sources, _Writer(partial, "target", dtype) as targets:
+        chunks = iter(pairs)
+        while chunk := list(itertools.islice(chunks, CHUNK)):
+            sides = [
+                tokenizer.encode(texts, sampling, _seed(seed, seen, side)) if sampling else tokenizer.encode(texts)
+                for side, (tokenizer, texts) in enumerate(zip(tokenizers, zip(*chunk, strict=True), strict=True))
+            ]
+            rows = [pair for pair in zip(*sides, strict=True) if all(0 < len(ids) <= max_length for ids in pair)]
+            if rows:
+                sources.write([source for source, _ in rows])
+                targets.write([target for _, target in rows])
+            kept, seen = kept + len(rows), seen + len(chunk)
+            bar.update(seen, finalize=False)
+    if verbose and seen:
+        bar.update(seen, finalize=True)
+    if not kept:
+        raise ValueError(f"`pairs` must hold texts of 1 to {max_length} tokens. Received: {seen} pairs, all others")
+    meta = {"count": kept, "dropped": seen - kept, "dtype": dtype, "fingerprint": fingerprint}
+    (partial / "meta.json").write_text(json.dumps(meta))
+    shutil.rmtree(folder, ignore_errors=True)
+    os.replace(partial, folder)
+    return TokenPairs(folder)
+
+
+class _Writer:
+    """Appends sequences of ids to the two files of `Sequences`."""
+
+    def __init__(self, folder, name, dtype):
+        self.tokens, self.ends = ((folder / f"{name}.{kind}").open("wb") for kind in ("tokens", "ends"))
+        self.dtype, self.last = dtype, 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.tokens.close()
+        self.ends.close()
+
+    def write(self, rows):
+        ends = self.last + np.cumsum([len(row) for row in rows], dtype="int64")
+        self.last = ends[-1]
+        self.tokens.write(np.concatenate(rows).astype(self.dtype).tobytes())
+        self.ends.write(ends.tobytes())
+
+
+def _fingerprint(pairs, tokenizers, *options):
+    """A string that changes with what would be encoded, or None where that cannot be known before."""
+    if not hasattr(pairs, "fingerprint"):
+        return None
+    probe = [tokenizer.encode(["The quick brown fox, 1234567890 žluťoučký kůň 日本"]) for tokenizer in tokenizers]
+    sizes = [tokenizer.vocab_size for tokenizer in tokenizers]
+    return hashlib.sha256(repr((pairs.fingerprint, probe, sizes, options)).encode()).hexdigest()
+
+
+def _seed(*parts):
+    return int(np.random.SeedSequence(parts).generate_state(1)[0])
+
+
+# ── batches ──
+
+
+def choose_shapes(counts, num_shapes):
+    """Shapes (source, target) that cover all pairs with little padding.
+
+    Evenly filled to begin with; then each side of each shape moves as long as that saves padding.
+
+    Args:
+        counts: of pairs by length, (longest source + 1, longest target + 1).
+        num_shapes: how many shapes at the most.
+
+    >>> counts = np.zeros((9, 9), int)
+    >>> counts[2, 3], counts[8, 8] = 10, 1
+    >>> choose_shapes(counts, 2)
+    [(2, 3), (8, 8)]
+    """
+    lengths, weights = np.argwhere(counts), counts[counts > 0]  # (cells, 2), (cells,)
+    longer = lengths.max(1)
+    order = np.argsort(longer)
+    share = np.cumsum((weights * longer**2)[order])
+    share = share / share[-1]
+    middles = [longer[order][np.searchsorted(share, n / num_shapes)] for n in range(1, num_shapes)]
+    shapes = np.array([*([n, n] for n in sorted(set(middles) - {longer.max()})), lengths.max(0)])
+
+    def padded():
+        """All tokens, padding included, if each pair takes the smallest shape that holds it."""
+        fits = (lengths[:, None] <= shapes).all(-1)  # (cells, shapes)
+        return (weights * np.where(fits, shapes.sum(1), 10**9).min(1)).sum()
+
+    best, before = padded(), None
+    while best != before:
+        before = best
+        for number, side, move in itertools.product(range(len(shapes)), (0, 1), (-4, -2, -1, 1, 2, 4)):
+            shapes[number, side] += move
+            tokens = padded()
+            if tokens < best:
+                best = tokens
+            else:
+                shapes[number, side] -= move
+    return sorted({(int(source), int(target)) for source, target in shapes}, key=lambda shape: (sum(shape), shape))
+
+
+class _Varied(keras.utils.PyDataset):
+    """On TensorFlow, Keras takes the first two batches for samples of all shapes: they must not be alike."""
+
+    sampled = False
+
+    def _vary(self, index, batch):
+        if index != 1 or self.sampled or keras.backend.backend() != "tensorflow":
+            return batch
+        self.sampled = True
+        return keras.tree.map_structure(lambda ids: np.pad(ids, ((0, 0), (0, 1))), batch)
+
+
+class Batches(_Varied):
+    """Batches of pairs of like length, in few shapes: what XLA compiles is a handful of programs.
+
+    Each item is `{"source": (rows, S), "target": (rows, T)}, labels (rows, T)`: sources end with the end token, targets
+    begin with the start token, labels are the targets one step ahead. Rows left over in the last batch are padding.
+
+    Args:
+        pairs: `TokenPairs`, or a list of them (several samples of the same texts), taken in turn by epoch.
+        batch_tokens: at most so many tokens a side, with padding.
+        num_shapes: how many shapes (S, T) at the most.
+        shuffle: whether each epoch has an order of its own.
+        seed: other seeds give other orders.
+        copies: how often each row comes in its batch; 2 for R-Drop.
+        worker, num_workers: this worker's share of the batches, each `num_workers`-th of them.
+        **kwargs: of `keras.utils.PyDataset`, such as `workers`.
+
+    `fit(batches)` sees the same batches in each epoch, `fit(batches.repeat(), steps_per_epoch=len(batches))` another
+    shuffle each time.
+
+    >>> import tempfile
+    >>> from keras_tfm.text import ByteTokenizer
+    >>> pairs = encode_pairs([("ab", "c"), ("d", "e")] * 8, tempfile.mkdtemp(), ByteTokenizer(), verbose=0)
+    >>> batches = Batches(pairs, batch_tokens=24, num_shapes=1)
+    >>> inputs, labels = batches[0]
+    >>> len(batches), inputs["source"].shape, inputs["target"].shape, labels.shape
+    (2, (8, 3), (8, 2), (8, 2))
+    """
+
+    def __init__(
+        self,
+        pairs,
+        batch_tokens=4096,
+        num_shapes=14,
+        shuffle=True,
+        seed=0,
+        copies=1,
+        worker=0,
+        num_workers=1,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.samples = pairs if isinstance(pairs, (list, tuple)) else [pairs]
+        self.shuffle, self.seed, self.copies = shuffle, seed, positive("copies", copies)
+        self.worker, self.num_workers = worker, positive("num_workers", num_workers)
+        if not 0 <= worker < num_workers:
+            raise ValueError(f"`worker` must be one of 0 … num_workers - 1. Received: {worker=}, {num_workers=}")
+        positive("batch_tokens", batch_tokens)
+        counts = _length_counts(self.samples)
+        self.shapes = choose_shapes(counts, positive("num_shapes", num_shapes))
+        if max(self.shapes[-1]) > batch_tokens:
+            raise ValueError(f"`batch_tokens` must hold the longest pair, {self.shapes[-1]}. Received: {batch_tokens=}")
+        self.rows = [_even(batch_tokens // max(shape)) for shape in self.shapes]
+        self.fitting = _fitting(self.shapes, counts.shape)
+        self.block_steps = [
+            [len(self._plan(sample, 0, block)) for block in range(-(-len(pairs) // BLOCK))]
+            for sample, pairs in enumerate(self.samples)
+        ]
+
+    def __len__(self):
+        return min(map(sum, self.block_steps)) // self.num_workers
+
+    def __getitem__(self, index):
+        return self._vary(index, self.batch(0, index))
+
+    def mean_tokens(self):
+        """Labels of a batch, the end tokens among them, on the average."""
+        pairs = self.samples[0]
+        return (len(pairs.targets.tokens) + len(pairs)) * self.copies / sum(self.block_steps[0])
+
+    def repeat(self, first=0):
+        """The batches of all epochs, one after the other and without end, from number `first` on."""
+        return _Endless(self, first)
+
+    def batch(self, epoch, index):
+        """Batch `index` of an epoch."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"`index` must be less than {len(self)}. Received: {index=}")
+        sample = epoch % len(self.samples)
+        steps, index = self.block_steps[sample], index * self.num_workers + self.worker
+        for block in self._rng(epoch).permutation(len(steps)) if self.shuffle else range(len(steps)):
+            if index < steps[block]:
+                return self._fill(self.samples[sample], *self._plan(sample, epoch, int(block))[index])
+            index -= steps[block]
+
+    @functools.lru_cache(maxsize=4)  # noqa: B019, lives as long as the data set
+    def _plan(self, sample, epoch, block):
+        """Shape and members of each batch of a block: [(shape number, indices of pairs)]."""
+        pairs, rng = self.samples[sample], self._rng(epoch, block)
+        order = np.arange(block * BLOCK, min((block + 1) * BLOCK, len(pairs)))
+        if self.shuffle:
+            rng.shuffle(order)
+        shape = self.fitting[pairs.sources.lengths(order) + 1, pairs.targets.lengths(order) + 1]
+        waiting = [order[shape == number] for number in range(len(self.shapes))]
+        batches = []
+        for number, rows in enumerate(self.rows):
+            members = waiting[number]
+            larger = self._larger(number)
+            full = len(members) // rows * rows if larger else len(members)
+            batches += [(number, members[first : first + rows]) for first in range(0, full, rows)]
+            if larger:  # those left over wait for a batch of a larger shape
+                waiting[larger] = np.concatenate([waiting[larger], members[full:]])
+        if self.shuffle:
+            rng.shuffle(batches)
+        return batches
+
+    def _larger(self, number):
+        """Number of the next shape that also holds what shape `number` holds, or None."""
+        later = range(number + 1, len(self.shapes))
+        return next((n for n in later if np.greater_equal(self.shapes[n], self.shapes[number]).all()), None)
+
+    def _fill(self, pairs, number, members):
+        (width, target_width), rows = self.shapes[number], self.rows[number]
+        source = _with_end(pairs.sources, members, width)
+        labels = _with_end(pairs.targets, members, target_width)
+        source, labels = (np.pad(ids, ((0, rows - len(ids)), (0, 0))) for ids in (source, labels))
+        source, labels = (np.concatenate([ids] * self.copies) for ids in (source, labels))
+        return {"source": source, "target": shifted(labels)}, labels
+
+    def _rng(self, *numbers):
+        return np.random.default_rng([self.seed, *numbers])
+
+
+class _Endless(_Varied):
+    """The batches of `Batches`, epoch after epoch."""
+
+    num_batches = None  # Keras' word for: without end
+
+    def __init__(self, batches, first):
+        super().__init__(batches.workers, batches.use_multiprocessing, batches.max_queue_size)
+        self.batches, self.first = batches, first
+
+    def __getitem__(self, index):
+        return self._vary(index, self.batches.batch(*divmod(self.first + index, len(self.batches))))
+
+
+def shifted(labels):
+    """What the decoder sees: the start token, then the labels but the last, padding where they are padding.
+
+    >>> shifted(np.array([[7, 8, 2, 0]]))
+    array([[1, 7, 8, 0]], dtype=int32)
+    """
+    target = np.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=START)
+    return np.where(labels > 0, target, 0).astype("int32")
+
+
+def _with_end(sequences, members, width):
+    """Rows of ids, each with the end token behind it."""
+    rows = sequences.padded(members, width)
+    rows[np.arange(len(members)), sequences.lengths(members)] = END
+    return rows
+
+
+def _length_counts(samples):
+    """Counts of pairs by length with the end token, (longest source + 1, longest target + 1)."""
+    counts = np.zeros((1, 1), int)
+    for pairs in samples:
+        for first in range(0, len(pairs), BLOCK):
+            members = np.arange(first, min(first + BLOCK, len(pairs)))
+            source, target = pairs.sources.lengths(members) + 1, pairs.targets.lengths(members) + 1
+            size = max(counts.shape[0], source.max() + 1), max(counts.shape[1], target.max() + 1)
+            counts = np.pad(counts, [(0, new - old) for new, old in zip(size, counts.shape, strict=True)])
+            np.add.at(counts, (source, target), 1)
+    return counts
+
+
+def _fitting(shapes, size):
+    """Number of the first shape that holds a pair, by length: (longest source + 1, longest target + 1)."""
+    source, target = np.indices(size)
+    fits = [(source <= shape[0]) & (target <= shape[1]) for shape in shapes]
+    return np.argmax(fits, axis=0)
+
+
+def _even(rows):
+    """A number of rows that accelerators like: a multiple of 8, where there are so many."""
+    return rows if rows < 8 else rows // 8 * 8
+
+
+def padding_share(batches):
+    """Share of the tokens of an epoch that are padding, on both sides together."""
+    total = padding = 0
+    for index in range(len(batches)):
+        inputs, labels = batches[index]
+        for ids in (inputs["source"], labels):
+            total, padding = total + ids.size, padding + int((ids == 0).sum())
+    return padding / total

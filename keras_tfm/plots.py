@@ -53,6 +53,36 @@ def attention_map(weights, query_labels, key_labels, path, title=None):
     figure.savefig(path, dpi=150)
 
 
+def learning_curve(history, path):
+    """Writes loss and accuracy by epoch as a PNG, of training and, where there is one, of validation.
+
+    Args:
+        history: a list of dicts, one for each epoch, with `epoch`, `loss`, `accuracy`, `val_loss`, `val_accuracy`.
+        path: file to write.
+
+    >>> import tempfile, os
+    >>> file = os.path.join(tempfile.mkdtemp(), "curve.png")
+    >>> learning_curve([{"epoch": 1, "loss": 3.0}, {"epoch": 2, "loss": 2.0}], file)
+    >>> os.path.getsize(file) > 1000
+    True
+    """
+    names = [name for name in ("loss", "accuracy") if history and name in history[0]]
+    if not names:
+        raise ValueError(f"`history` must have `epoch` and `loss` of each epoch. Received: {history}")
+    figure = _figure_class()(figsize=(4.5 * len(names), 3.2), layout="constrained")
+    for axis, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+        for key, label in ((name, "training"), (f"val_{name}", "validation")):
+            points = [(row["epoch"], row[key]) for row in history if key in row]
+            if points:
+                axis.plot(*zip(*points, strict=True), label=label, marker="." if len(points) < 30 else None)
+        axis.set_xlabel("epoch")
+        axis.set_ylabel(name)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.3)
+        axis.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+
+
 def _figure_class():
     try:
         from matplotlib.figure import Figure  # without pyplot: no display, no global state

@@ -1,0 +1,249 @@
+"""Transformers as functional models: an encoder-decoder, a classifier, a language model."""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_tfm.arguments import one_of, positive, rate
+from keras_tfm.layers import PositionalEncoding, TransformerDecoderBlock, TransformerEncoderBlock, masks
+from keras_tfm.layers.blocks import NORMS
+from keras_tfm.layers.positions import SCHEMES
+
+# `base` and `big` are those of https://arxiv.org/abs/1706.03762, `deep` is after https://arxiv.org/abs/2006.10369.
+PRESETS = {
+    "tiny": {"num_layers": 4, "model_dim": 128, "num_heads": 4, "ff_dim": 256},
+    "small": {"num_layers": 6, "model_dim": 256, "num_heads": 4, "ff_dim": 1024},
+    "base": {"num_layers": 6, "model_dim": 512, "num_heads": 8, "ff_dim": 2048},
+    "big": {"num_layers": 6, "model_dim": 1024, "num_heads": 16, "ff_dim": 4096, "dropout": 0.3},
+    "deep": {"num_layers": 12, "num_decoder_layers": 1, "model_dim": 512, "num_heads": 8, "ff_dim": 2048},
+}
+ENCODINGS = ("sinusoidal", "learned", "index")
+
+
+@keras.saving.register_keras_serializable(package="keras_tfm")
+class TokenEmbedding(keras.layers.ReversibleEmbedding):
+    """Embeddings times √dim, as in the paper, with a mask where the id is 0; `reverse=True` gives logits."""
+
+    def call(self, inputs, reverse=False):
+        outputs = super().call(inputs, reverse=reverse)
+        return outputs if reverse else outputs * math.sqrt(self.output_dim)
+
+
+def _embedding(vocab_size, dim, tied, name):
+    """Features of unit size come out, and logits of unit size from features of unit size."""
+    initializer = keras.initializers.RandomNormal(stddev=dim**-0.5)
+    return TokenEmbedding(positive("vocab_size", vocab_size), dim, tied, initializer, mask_zero=True, name=name)
+
+
+class Stack:
+    """Blocks on top of each other: what encoders and decoders have in common.
+
+    It holds layers and owns no weights: a functional model is built by calling it, and decoding calls it again.
+
+    Args:
+        name, block: of the layers, "encoder" or "decoder" and the class of the blocks.
+        num_layers, model_dim, num_heads, ff_dim: number and sizes of the blocks.
+        dropout: rate of dropout on sublayers and on the input.
+        positions: "sinusoidal", "learned", "index", or inside self-attention "rotary", "relative", "alibi"; or None.
+        positions_in: where the first three enter: "input", or "every_layer".
+        positions_combine: how they do: "add", or "concat", and back to `model_dim` by a dense layer.
+        max_length: how many learned positions there are.
+        **options: any other option of the blocks: `norm_first`, `norm`, `activation`, `score`, `heads`, `num_kv_heads`,
+            `mixing`, `window` (of self-attention), `attention_dropout`.
+    """
+
+    def __init__(
+        self,
+        name,
+        block,
+        num_layers=6,
+        model_dim=512,
+        num_heads=8,
+        ff_dim=2048,
+        dropout=0.1,
+        positions="sinusoidal",
+        positions_in="input",
+        positions_combine="add",
+        max_length=512,
+        **options,
+    ):
+        self.model_dim = positive("model_dim", model_dim)
+        one_of("positions", positions, (*ENCODINGS, *SCHEMES))
+        one_of("positions_in", positions_in, ("input", "every_layer"))
+        self.dropout = keras.layers.Dropout(rate("dropout", dropout), name=f"{name}_dropout")
+        self.blocks = [
+            block(
+                num_heads,
+                ff_dim,
+                dropout=dropout,
+                positions=positions if positions in SCHEMES else None,
+                name=f"{name}_{number}",
+                **options,
+            )
+            for number in range(positive("num_layers", num_layers))
+        ]
+        self.encodings = []  # the positions of the first blocks: of none, one, or all of them
+        if positions in ENCODINGS:
+            limit = positive("max_length", max_length) if positions == "learned" else None
+            for number in range(num_layers if positions_in == "every_layer" else 1):
+                encoding = PositionalEncoding(positions, positions_combine, limit, name=f"{name}_positions_{number}")
+                back = keras.layers.Dense(model_dim, name=f"{name}_positions_dense_{number}")
+                self.encodings.append((encoding, back if positions_combine == "concat" else lambda x: x))
+        self.norm = lambda x: x
+        if options.get("norm_first"):  # then nothing has normalised what leaves the last block
+            self.norm = NORMS[options.get("norm", "layer")](name=f"{name}_norm")
+            self.norm.supports_masking = True
+
+    def __call__(self, x, memory=None, cache=None, start=0, positions=None, **masks):
+        """Features (batch, length, model_dim) → the same shape; with a cache, and the new cache."""
+        new_cache = []
+        for number, block in enumerate(self.blocks):
+            if number < len(self.encodings):
+                encoding, back = self.encodings[number]
+                x = back(encoding(x, start=start) if positions is None else encoding(x, positions=positions))
+            x = self.dropout(x) if number == 0 else x
+            if cache is not None:
+                x, new = block(x, cache=cache[number], start=start)
+                new_cache.append(new)
+            else:
+                x = block(x, **masks) if memory is None else block(x, memory, **masks)
+        return self.norm(x) if cache is None else (self.norm(x), new_cache)
+
+    def make_cache(self, batch_size, max_length, memory=None):
+        return [block.make_cache(batch_size, max_length, memory) for block in self.blocks]
+
+
+@keras.saving.register_keras_serializable(package="keras_tfm")
+class SequenceModel(keras.Model):
+    """A functional model that also decodes, by the same layers, and is saved as the call of its builder.
+
+    Methods of a model with a decoder:
+        start(sources, max_length): the cache of a decoder that has yet to see a token, for ids (batch, source length).
+        step(tokens, position, cache): logits (batch, n, vocab_size) for ids (batch, n) that stand at `position …`, and
+            the new cache.
+    """
+
+    def __init__(self, builder, arguments, inputs, outputs, start=None, step=None):
+        super().__init__(inputs=inputs, outputs=outputs, name=builder)
+        self.builder, self.arguments = builder, arguments
+        self.start, self.step = start, step
+
+    def get_config(self):
+        return {"builder": self.builder, **self.arguments}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        arguments = dict(config)
+        return BUILDERS[arguments.pop("builder")](**arguments)
+
+
+def transformer(vocab_size, target_vocab_size=None, num_decoder_layers=None, tied_output=True, packed=False, **options):
+    """The encoder-decoder of https://arxiv.org/abs/1706.03762.
+
+    Args:
+        vocab_size: number of tokens, of source and target together unless there is a `target_vocab_size`.
+        target_vocab_size: number of target tokens, which then have embeddings of their own.
+        num_decoder_layers: number of the decoder's blocks, if it is not that of the encoder's.
+        tied_output: whether the logits use the embeddings of the target.
+        packed: whether rows hold several pairs; there are more inputs then, all (batch, length): `source_segments`,
+            `source_positions`, `target_segments`, `target_positions`.
+        **options: sizes and choices of both stacks, see `Stack`; or a preset, `**PRESETS["base"]`.
+
+    Returns:
+        `SequenceModel`, from ids `{"source": (batch, source length), "target": (batch, target length)}`, in which 0 is
+        padding, to logits (batch, target length, vocabulary).
+
+    >>> model = transformer(vocab_size=100, **PRESETS["tiny"])
+    >>> ids = {"source": ops.ones((2, 7), dtype="int32"), "target": ops.ones((2, 5), dtype="int32")}
+    >>> print(model(ids).shape)
+    (2, 5, 100)
+    """
+    encoder = Stack("encoder", TransformerEncoderBlock, **options)
+    decoder_layers = {"num_layers": num_decoder_layers} if num_decoder_layers else {}
+    decoder = Stack("decoder", TransformerDecoderBlock, **{**options, **decoder_layers})
+    if target_vocab_size is None:
+        embed = embed_target = _embedding(vocab_size, encoder.model_dim, tied_output, "embedding")
+    else:
+        embed = _embedding(vocab_size, encoder.model_dim, True, "source_embedding")
+        embed_target = _embedding(target_vocab_size, encoder.model_dim, tied_output, "target_embedding")
+
+    extra = [f"{side}_{what}" for side in ("source", "target") for what in ("segments", "positions")] if packed else []
+    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in ("source", "target", *extra)}
+    of_source, of_target = {}, {}
+    if packed:
+        source_segments, target_segments = inputs["source_segments"], inputs["target_segments"]
+        of_source = {"positions": inputs["source_positions"], "attention_mask": masks.segments(source_segments)}
+        of_target = {"positions": inputs["target_positions"], "attention_mask": masks.segments(target_segments)}
+        of_target["memory_mask"] = masks.segments(target_segments, source_segments)
+    memory = encoder(embed(inputs["source"]), **of_source)
+    logits = embed_target(decoder(embed_target(inputs["target"]), memory, **of_target), reverse=True)
+
+    def start(sources, max_length):
+        return decoder.make_cache(ops.shape(sources)[0], max_length, encoder(embed(sources)))
+
+    def step(tokens, position, cache):
+        x, cache = decoder(embed_target(tokens), cache=cache, start=position)
+        return embed_target(x, reverse=True), cache
+
+    arguments = {"vocab_size": vocab_size, "target_vocab_size": target_vocab_size, "packed": packed}
+    arguments |= {"num_decoder_layers": num_decoder_layers, "tied_output": tied_output, **options}
+    return SequenceModel("transformer", arguments, inputs, logits, start, step)
+
+
+def encoder_classifier(vocab_size, num_classes, pooling="mean", **options):
+    """An encoder that sorts texts into classes: ids (batch, length) → logits (batch, num_classes).
+
+    Args:
+        vocab_size, num_classes: number of tokens and of classes.
+        pooling: what stands for the text: the "mean" or the "max" of its tokens, or the "first" of them.
+        **options: sizes and choices of the encoder, see `Stack`; or a preset, `**PRESETS["base"]`.
+
+    >>> model = encoder_classifier(vocab_size=100, num_classes=3, **PRESETS["tiny"])
+    >>> print(model(ops.ones((2, 7), dtype="int32")).shape)
+    (2, 3)
+    """
+    one_of("pooling", pooling, ("mean", "max", "first"))
+    encoder = Stack("encoder", TransformerEncoderBlock, **options)
+    source = keras.Input((None,), dtype="int32", name="source")
+    x = encoder(_embedding(vocab_size, encoder.model_dim, True, "embedding")(source))
+    if pooling == "mean":
+        x = keras.layers.GlobalAveragePooling1D(name="pooling")(x)  # the mask has come through
+    elif pooling == "max":
+        x = ops.max(ops.where(ops.not_equal(source, 0)[..., None], x, -1e4), axis=1)
+    else:
+        x = x[:, 0]
+    logits = keras.layers.Dense(positive("num_classes", num_classes), dtype="float32", name="classes")(x)
+    arguments = {"vocab_size": vocab_size, "num_classes": num_classes, "pooling": pooling, **options}
+    return SequenceModel("encoder_classifier", arguments, source, logits)
+
+
+def decoder_lm(vocab_size, tied_output=True, **options):
+    """A decoder alone, that foretells the next token: ids (batch, length) → logits (batch, length, vocab_size).
+
+    Args:
+        vocab_size: number of tokens.
+        tied_output: whether the logits use the embeddings.
+        **options: sizes and choices of the decoder, see `Stack`; or a preset, `**PRESETS["base"]`.
+
+    >>> model = decoder_lm(vocab_size=100, **PRESETS["tiny"])
+    >>> print(model(ops.ones((2, 7), dtype="int32")).shape)
+    (2, 7, 100)
+    """
+    decoder = Stack("decoder", TransformerDecoderBlock, **options)
+    embed = _embedding(vocab_size, decoder.model_dim, tied_output, "embedding")
+    target = keras.Input((None,), dtype="int32", name="target")
+    logits = embed(decoder(embed(target)), reverse=True)
+
+    def start(sources, max_length):
+        return decoder.make_cache(ops.shape(sources)[0], max_length)
+
+    def step(tokens, position, cache):
+        x, cache = decoder(embed(tokens), cache=cache, start=position)
+        return embed(x, reverse=True), cache
+
+    arguments = {"vocab_size": vocab_size, "tied_output": tied_output, **options}
+    return SequenceModel("decoder_lm", arguments, target, logits, start, step)
+
+
+BUILDERS = {builder.__name__: builder for builder in (transformer, encoder_classifier, decoder_lm)}

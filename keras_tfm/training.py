@@ -1,0 +1,285 @@
+"""What `compile` and `fit` need to train a Transformer: schedule, loss, metrics, callbacks, averaging."""
+
+import csv
+import json
+import os
+import pathlib
+import time
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_tfm.arguments import positive, rate
+
+
+@keras.saving.register_keras_serializable(package="keras_tfm")
+class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
+    """A linear warm-up, then decay by the root of the step (https://arxiv.org/abs/1706.03762).
+
+    Args:
+        peak: the highest rate; in the paper `(model_dim * warmup_steps) ** -0.5`.
+        warmup_steps: after how many steps it is reached.
+
+    >>> schedule = InverseSquareRoot(peak=0.1, warmup_steps=100)
+    >>> [round(float(schedule(step)), 3) for step in (0, 49, 99, 399)]
+    [0.001, 0.05, 0.1, 0.05]
+    """
+
+    def __init__(self, peak, warmup_steps=4000):
+        if not peak > 0:
+            raise ValueError(f"`peak` must be positive. Received: {peak=}")
+        self.peak, self.warmup_steps = peak, positive("warmup_steps", warmup_steps)
+
+    def __call__(self, step):
+        step = ops.cast(step, "float32") + 1.0
+        return self.peak * ops.minimum(step / self.warmup_steps, ops.rsqrt(step / self.warmup_steps))
+
+    def get_config(self):
+        return {"peak": self.peak, "warmup_steps": self.warmup_steps}
+
+
+# Word → what follows the warm-up, of (peak, warmup_steps, steps in all).
+SCHEDULES = {
+    "inverse_sqrt": lambda peak, warmup, steps: InverseSquareRoot(peak, warmup),
+    "cosine": lambda peak, warmup, steps: keras.optimizers.schedules.CosineDecay(
+        0.0, max(steps - warmup, 1), alpha=0.01, warmup_target=peak, warmup_steps=warmup
+    ),
+}
+
+
+def crossentropy(labels, logits):
+    """−log p of each label, in float32: (batch, length) and logits (batch, length, vocab_size) → (batch, length)."""
+    return ops.sparse_categorical_crossentropy(labels, ops.cast(logits, "float32"), from_logits=True)
+
+
+def token_mean(values, labels):
+    """Mean over the labels that are not padding: (batch, length) twice → scalar."""
+    weights = ops.cast(ops.not_equal(labels, 0), "float32")
+    return ops.sum(values * weights) / ops.maximum(ops.sum(weights), 1.0)
+
+
+@keras.saving.register_keras_serializable(package="keras_tfm")
+class SmoothedCrossentropy(keras.losses.Loss):
+    """Cross-entropy with label smoothing (https://arxiv.org/abs/1512.00567): the mean over all labels but padding.
+
+    Args:
+        smoothing: the share of the probability that is spread over the whole vocabulary.
+        r_drop: weight of R-Drop (https://arxiv.org/abs/2106.14448), by which two passes of a row with different dropout
+            must agree; for batches that hold each row twice, `Batches(…, copies=2)`. Others have no such term.
+
+    Call arguments:
+        y_true, y_pred: labels (batch, length), 0 for padding; logits (batch, length, vocab_size).
+
+    >>> loss = SmoothedCrossentropy(smoothing=0.1)
+    >>> round(float(loss(np.array([[3, 1, 0]]), np.zeros((1, 3, 8)))), 4) == round(np.log(8), 4)
+    True
+    """
+
+    def __init__(self, smoothing=0.1, r_drop=0.0, name="smoothed_crossentropy", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.smoothing, self.r_drop = rate("smoothing", smoothing), r_drop
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        """Labels that are padding tell all about weights; Keras' own mask would only count them twice."""
+        return self.call(ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred))
+
+    def call(self, y_true, y_pred):
+        losses = crossentropy(y_true, y_pred)
+        if self.smoothing:  # Σ over the vocabulary, without a matrix of targets: log p is logits up to a constant
+            chosen = ops.take_along_axis(y_pred, ops.cast(y_true, "int32")[..., None], axis=-1)[..., 0]
+            mean = ops.mean(ops.cast(y_pred, "float32"), axis=-1)
+            losses = losses + self.smoothing * (ops.cast(chosen, "float32") - mean)
+        loss = token_mean(losses, y_true)
+        return loss + self.r_drop / 2 * self.disagreement(y_true, y_pred) if self.r_drop else loss
+
+    def disagreement(self, y_true, y_pred):
+        """Mean Kullback-Leibler divergence, both ways, of rows i and i + batch/2 where their labels are the same."""
+        half = y_true.shape[0] // 2 if y_true.shape[0] else ops.shape(y_true)[0] // 2
+        first, second = (ops.log_softmax(ops.cast(y, "float32")) for y in (y_pred[:half], y_pred[half : 2 * half]))
+        divergence = ops.sum((ops.exp(first) - ops.exp(second)) * (first - second), axis=-1) / 2
+        twins = ops.all(ops.equal(y_true[:half], y_true[half : 2 * half]), axis=1, keepdims=True)
+        return token_mean(divergence, ops.where(twins, y_true[:half], 0))
+
+    def get_config(self):
+        return {**super().get_config(), "smoothing": self.smoothing, "r_drop": self.r_drop}
+
+
+@keras.saving.register_keras_serializable(package="keras_tfm")
+class TokenAccuracy(keras.metrics.Mean):
+    """Share of the labels, padding left out, that have the largest logit.
+
+    >>> metric = TokenAccuracy()
+    >>> metric.update_state(np.array([[1, 2, 0]]), np.eye(3)[None][:, [1, 1, 0]])
+    >>> float(metric.result())
+    0.5
+    """
+
+    def __init__(self, name="accuracy", **kwargs):
+        super().__init__(name=name, **kwargs)
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        labels = ops.cast(y_true, "int32")
+        super().update_state(ops.equal(ops.argmax(y_pred, axis=-1), labels), ops.not_equal(labels, 0))
+
+
+@keras.saving.register_keras_serializable(package="keras_tfm")
+class Perplexity(keras.metrics.Mean):
+    """The exponential of the mean cross-entropy, without smoothing, of all labels but padding.
+
+    >>> metric = Perplexity()
+    >>> metric.update_state(np.array([[1, 2, 0]]), np.zeros((1, 3, 8)))
+    >>> round(float(metric.result()), 3)
+    8.0
+    """
+
+    def __init__(self, name="perplexity", **kwargs):
+        super().__init__(name=name, **kwargs)
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        super().update_state(crossentropy(y_true, y_pred), ops.not_equal(y_true, 0))
+
+    def result(self):
+        return ops.exp(super().result())
+
+
+class TokensPerSecond(keras.callbacks.Callback):
+    """Adds `tokens/s` to the progress bar and the logs.
+
+    Args:
+        tokens_per_step: mean number of labels of a batch, padding left out.
+    """
+
+    def __init__(self, tokens_per_step):
+        super().__init__()
+        self.tokens_per_step = tokens_per_step
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.steps, self.began = 0, None
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.began is None:  # the first step compiles
+            self.began = time.perf_counter()
+            return
+        self.steps += 1
+        if logs is not None:
+            logs["tokens/s"] = self.rate()
+
+    def on_epoch_end(self, epoch, logs=None):
+        if logs is not None and self.steps:
+            logs["tokens/s"] = self.rate()
+
+    def rate(self):
+        return round(self.steps * self.tokens_per_step / (time.perf_counter() - self.began))
+
+
+class Run(keras.callbacks.Callback):
+    """A folder from which training goes on after a kill as if nothing had happened.
+
+    Args:
+        folder: where `state.npz` (all that `fit` needs to go on), `metrics.csv` and `checkpoints/` are written, each
+            whole or not at all, at the end of every epoch.
+        keep: how many checkpoints of weights stay, for `average_checkpoints`.
+        siblings: callbacks such as `EarlyStopping` whose best value and patience must survive; put `Run` behind them.
+
+    `restore(model)` comes before `fit`, and gives the `initial_epoch`. Fed by `batches.repeat(initial_epoch * steps)`,
+    the result is that of an uninterrupted run.
+    """
+
+    SIBLING_STATE = ("best", "best_epoch", "wait", "stopped_epoch")
+
+    def __init__(self, folder, keep=10, siblings=()):
+        super().__init__()
+        self.folder, self.keep, self.siblings = pathlib.Path(folder), positive("keep", keep), siblings
+        self.history, self.sibling_state = [], []
+
+    def restore(self, model):
+        """Sets all variables to those of the last epoch that was finished, and returns the number of the next."""
+        file = self.folder / "state.npz"
+        if not file.exists():
+            return 0
+        model.optimizer.build(model.trainable_variables)
+        with np.load(file) as arrays:
+            state = json.loads(str(arrays["state"]))
+            variables = _all_variables(model)
+            if len(arrays.files) != len(variables) + 1:
+                raise ValueError(
+                    f"{file}: must come from the same model and optimizer. "
+                    f"Received: {len(arrays.files) - 1} variables, the model has {len(variables)}"
+                )
+            for number, variable in enumerate(variables):
+                variable.assign(arrays[str(number)])
+        self.history, self.sibling_state = state["history"], state["siblings"]
+        return len(self.history)
+
+    def on_train_begin(self, logs=None):
+        for sibling, state in zip(self.siblings, self.sibling_state, strict=False):
+            for name, value in state.items():
+                setattr(sibling, name, value)
+
+    def on_epoch_end(self, epoch, logs=None):
+        model = self.model  # on JAX, this is what brings the variables up to date
+        self.history.append({"epoch": epoch + 1, **{name: float(value) for name, value in (logs or {}).items()}})
+        self.write_checkpoint(model, epoch)
+        self.write_metrics()
+        siblings = [{name: getattr(s, name) for name in self.SIBLING_STATE if hasattr(s, name)} for s in self.siblings]
+        state = json.dumps({"history": self.history, "siblings": siblings}, default=float)
+        arrays = {str(number): _numpy(variable) for number, variable in enumerate(_all_variables(model))}
+        _write_whole(self.folder / "state.npz", lambda file: np.savez(file, state=np.array(state), **arrays))
+
+    def write_checkpoint(self, model, epoch):
+        folder = self.folder / "checkpoints"
+        folder.mkdir(parents=True, exist_ok=True)
+        weights = {str(number): _numpy(weight) for number, weight in enumerate(model.weights)}
+        _write_whole(folder / f"{epoch + 1:05d}.npz", lambda file: np.savez(file, **weights))
+        for old in checkpoints(self.folder)[: -self.keep]:
+            old.unlink()
+
+    def write_metrics(self):
+        names = list(dict.fromkeys(name for row in self.history for name in row))
+
+        def write(file):
+            table = csv.DictWriter(file, names)
+            table.writeheader()
+            table.writerows(self.history)
+
+        _write_whole(self.folder / "metrics.csv", write, mode="w")
+
+
+def checkpoints(folder):
+    """The checkpoints of a `Run`, oldest first."""
+    return sorted((pathlib.Path(folder) / "checkpoints").glob("*.npz"))
+
+
+def average_checkpoints(model, files):
+    """Sets the weights of a model to the mean of those in checkpoint files, which `Run` wrote."""
+    files = list(files)
+    if not files:
+        raise ValueError("`files` must name at least one checkpoint. Received: none")
+    sums = [0.0] * len(model.weights)
+    for file in files:
+        with np.load(file) as arrays:
+            sums = [total + arrays[str(number)].astype("float64") for number, total in enumerate(sums)]
+    for weight, total in zip(model.weights, sums, strict=True):
+        weight.assign((total / len(files)).astype("float32"))
+
+
+def _all_variables(model):
+    """Weights, seeds of dropout, and what the optimizer remembers."""
+    metrics = {id(variable) for variable in model.metrics_variables}
+    return [v for v in model.variables if id(v) not in metrics] + list(model.optimizer.variables)
+
+
+def _numpy(variable):
+    value = ops.convert_to_numpy(variable)
+    return value.astype("float32") if value.dtype.kind == "V" else value  # NumPy's files know no bfloat16
+
+
+def _write_whole(path, write, mode="wb"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    with open(partial, mode, **({"newline": ""} if mode == "w" else {})) as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
