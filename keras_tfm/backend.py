@@ -17,7 +17,8 @@ def fused_attention(q, k, v, key_mask=None, causal=False):
     if key_mask is None:
         if keras.backend.backend() == "tensorflow" and k.shape[2] == 1:  # Keras there knows no head that all share
             k, v = (ops.repeat(x, q.shape[2], axis=2) for x in (k, v))
-        return ops.dot_product_attention(q, k, v, is_causal=causal)
+        q = q * q.shape[-1] ** -0.5  # before the product, which would overflow float16 sooner
+        return ops.dot_product_attention(q, k, v, scale=1.0, is_causal=causal)
     if keras.backend.backend() == "jax":
         return _cudnn_attention(q, k, v, key_mask, causal)
     return None

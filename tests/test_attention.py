@@ -347,10 +347,20 @@ def test_recording_sees_evaluate_and_reaches_every_context():
     assert outer.keys() == inner.keys()
 
 
+def test_recording_sees_the_first_evaluate_and_leaves_no_trace():
+    model = translator()
+    model.compile("sgd", "mse")
+    inputs, targets = [np.ones((3, 7), "int32"), np.ones((3, 4), "int32")], np.zeros((3, 4, 8))
+    with record_attention(model) as maps:
+        model.evaluate(inputs, targets, verbose=0)
+        model.fit(inputs, targets, verbose=0)
+    assert maps["encoder/attention"] and model.train_function is None and not model.run_eagerly
+
+
 def test_recording_says_so_when_it_cannot_see():
     layer = MultiHeadSelfAttention(2)
     layer.build(X.shape)
-    with record_attention(), pytest.raises(Exception, match="`record_attention` needs layers that run eagerly"):
+    with pytest.raises(Exception, match="`record_attention` needs layers that run eagerly"), record_attention():
         compiled(layer)(ops.convert_to_tensor(X))
 
 
@@ -406,6 +416,19 @@ def test_a_cache_that_turns_out_too_short_when_it_runs_gives_nan_rather_than_a_w
     step = compiled(lambda x, start: layer(x, cache=layer.empty_cache(BATCH, 4), start=start)[0])
     assert np.isfinite(array(step(ops.convert_to_tensor(X[:, :2]), ops.convert_to_tensor(2)))).all()
     assert np.isnan(array(step(ops.convert_to_tensor(X[:, :2]), ops.convert_to_tensor(3)))).all()
+    single = compiled(lambda x, start: layer(x, cache=layer.empty_cache(BATCH, 1), start=start)[0])
+    assert np.isnan(array(single(ops.convert_to_tensor(X[:, :1]), ops.convert_to_tensor(1)))).all()
+
+
+def test_a_start_must_be_whole():
+    layer = cached_layer(causal=True)
+    with pytest.raises(ValueError, match="`start` must be whole"):
+        layer(X[:, :1], cache=layer.empty_cache(BATCH, 4), start=1.7)
+
+
+def test_large_float16_features_do_not_overflow():
+    layer = MultiHeadSelfAttention(1, dtype="mixed_float16")
+    assert np.isfinite(array(layer(40 * normal(1, 6, 256)))).all()
 
 
 def test_a_cache_needs_a_causal_layer():

@@ -277,7 +277,7 @@ def remembering(call):
         (lambda: TransformerDecoderBlock(2, 16).make_cache(2, 4), ["make_cache", "build"]),
         (lambda: TransformerDecoderBlock(2, 16)(X, memory_mask=np.ones((2, 5), bool)), ["memory_mask", "memory=None"]),
         (lambda: remembering(lambda block, cache: block(X, MEMORY, cache=cache)), ["`memory`", "cache", "both"]),
-        (lambda: remembering(lambda block, cache: block(X, MEMORY, cache={"self": cache["self"]})), ["without memory"]),
+        (lambda: remembering(lambda block, cache: block(X, cache={"self": cache["self"]})), ["without memory"]),
     ],
 )
 def test_bad_arguments(make, words):

@@ -4,7 +4,13 @@ import pytest
 from conftest import array, assert_close, normal
 from keras import ops
 
-from keras_tfm.layers import MultiHeadAttention, TransformerDecoderBlock, TransformerEncoderBlock, masks
+from keras_tfm.layers import (
+    MultiHeadAttention,
+    MultiHeadSelfAttention,
+    TransformerDecoderBlock,
+    TransformerEncoderBlock,
+    masks,
+)
 
 IDS = np.array([[5, 3, 8, 0, 0], [1, 2, 3, 4, 5]])
 
@@ -164,6 +170,29 @@ def test_memory_mask_per_query():
         assert_close(whole[:, i : i + 1], layer(x[:, i : i + 1], memory, memory_mask=rows[:, i]))
 
 
+def test_one_mask_for_the_whole_batch():
+    x, mask = normal(2, 5, 8), np.array([[True, True, True, False, True]])
+    for options in ({}, {"window": 2}):
+        block = TransformerDecoderBlock(2, 16, **options)
+        full = block(x, mask=mask)
+        assert_close(full, block(x, mask=np.repeat(mask, 2, axis=0)))
+        assert_close(block(x, mask=mask, cache=block.make_cache(2, 5))[0], full)
+
+
+def test_stateless_calls_keep_masks():
+    layer, x = MultiHeadSelfAttention(2), embedder()(IDS)
+    expected, causal = layer(x), masks.causal(5, 5)[0]
+    variables = [[v.value for v in vs] for vs in (layer.trainable_variables, layer.non_trainable_variables)]
+    assert_close(layer.stateless_call(*variables, x)[0], expected)
+    masked, _ = layer.stateless_call(*variables, x, attention_mask=causal)
+    assert_close(masked, layer(x, attention_mask=causal))
+
+
+def test_too_many_arguments_are_not_swallowed():
+    with pytest.raises(TypeError):
+        TransformerEncoderBlock(2, 16)(normal(2, 5, 8), None, None, None, "more")
+
+
 def test_masks_may_be_given_by_position():
     block, x, mask = TransformerEncoderBlock(2, 16), normal(2, 5, 8), IDS != 0
     assert_close(block(x, mask), block(x, mask=mask))
@@ -180,6 +209,7 @@ def test_masks_may_be_given_by_position():
         ("attention_mask", np.ones((2, 5), bool)),
         ("attention_mask", np.ones(5, bool)),
         ("mask", np.ones((2, 4), bool)),
+        ("mask", np.ones((3, 5), bool)),
     ],
 )
 def test_masks_that_would_be_misread_are_refused(name, mask):

@@ -132,6 +132,8 @@ def test_learned_positions_past_the_table_are_an_error():
         layer(normal(1, 5, 6))
     with pytest.raises(ValueError, match="max_length=4, last position=6"):
         layer(normal(1, 1, 6), start=6)
+    with pytest.raises(ValueError, match="max_length=4, last position=9"):
+        layer(normal(1, 2, 6), positions=np.array([[0, 9]]))
 
 
 def test_learned_positions_past_the_table_that_only_a_run_can_know_are_never_a_wrong_row():

@@ -16,7 +16,7 @@ from keras import ops
 from keras_tfm import backend
 from keras_tfm.arguments import one_of, positive, rate
 from keras_tfm.layers import masks
-from keras_tfm.layers.positions import SCHEMES, known
+from keras_tfm.layers.positions import SCHEMES, known, whole
 
 
 def dot(q, k):
@@ -72,7 +72,7 @@ def soft(scores, mask=None):
     if mask is not None:
         scores = scores + (ops.cast(mask, "float32") - 1) * 1e30
     single = scores.shape[-1] == 1  # of which Keras' softmax would warn
-    return ops.ones_like(scores) if single else ops.softmax(scores)
+    return scores - scores + 1 if single else ops.softmax(scores)
 
 
 def hard(scores, mask=None):
@@ -159,6 +159,7 @@ def local_attention(attend, q, k, v, window, causal=False, key_mask=None):
     return ops.concatenate(contexts, axis=1)[:, :length]
 
 
+_COMPILED = {"run_eagerly": True, "train_function": None, "test_function": None, "predict_function": None}
 _recordings = contextvars.ContextVar("attention maps, one dict for each context", default=())
 
 
@@ -175,31 +176,34 @@ def record_attention(*models):
     >>> maps["attention"][0].shape
     (1, 2, 3, 3)
     """
-    maps, before = {}, [(model, model.run_eagerly, model.predict_function, model.test_function) for model in models]
-    token = _recordings.set((*_recordings.get(), maps))
+    maps, before = {}, [{name: getattr(model, name) for name in _COMPILED} for model in models]
+    token = _recordings.set((*_recordings.get(), (maps, bool(models))))
     try:
         for model in models:
-            model.run_eagerly, model.predict_function, model.test_function = True, None, None
+            for name, value in _COMPILED.items():
+                setattr(model, name, value)
         yield maps
         if not maps:
             warnings.warn("No attention layer ran eagerly: name the model in `record_attention(model)`.", stacklevel=3)
     finally:
         _recordings.reset(token)
-        for model, *state in before:
-            model.run_eagerly, model.predict_function, model.test_function = state
+        for model, state in zip(models, before, strict=True):
+            for name, value in state.items():
+                setattr(model, name, value)
 
 
 def _record(path, weights):
-    lists = [maps.setdefault(path, []) for maps in _recordings.get()]
     try:
         weights = ops.convert_to_numpy(weights)
     except Exception as error:  # each backend has its own for a tensor without a value
+        if any(named for _, named in _recordings.get()):  # Keras tries a model out before it runs it eagerly
+            return
         raise RuntimeError(
             "`record_attention` needs layers that run eagerly: call the model itself, or name the model in "
             f"`record_attention(model)` before `model.predict`. Received: a compiled call of {path!r}"
         ) from error
-    for calls in lists:
-        calls.append(weights)
+    for maps, _ in _recordings.get():
+        maps.setdefault(path, []).append(weights)
 
 
 # Word → width of a head, for an input of width k and h heads.
@@ -410,12 +414,15 @@ class MultiHeadSelfAttention(MultiHeadAttention):
 
     def call(self, x, mask=None, attention_mask=None, cache=None, start=0, training=None):
         q, k, v = (self.project(dense, x) for dense in (self.query_dense, self.key_dense, self.value_dense))
-        start = start if isinstance(start, int) else ops.cast(start, "int32")
+        start = whole("start", start)
         places = ops.arange(ops.shape(x)[1], dtype="int32") + start
         q, k = self.scheme.rotate(q, places), self.scheme.rotate(k, places)
         if cache is None:
             return self.finish(self.context(q, k, v, mask, attention_mask, training), mask)
-        cache = self.write(cache, k, v, mask, start)
+        q = self.in_room(q, cache, start)
+        mask = ops.ones(ops.shape(x)[:2], dtype="bool") if mask is None else mask
+        new = {"k": k, "v": v, "mask": mask}
+        cache = {name: ops.slice_update(cache[name], [0, start, 0, 0][: len(x.shape)], x) for name, x in new.items()}
         context = self.full_context(q, cache["k"], cache["v"], cache["mask"], attention_mask, start, training)
         return self.finish(context, mask), cache
 
@@ -425,15 +432,13 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         zeros = ops.zeros((batch_size, max_length, self.num_kv_heads, self.head_dim), dtype=self.compute_dtype)
         return {"k": zeros, "v": zeros, "mask": ops.zeros((batch_size, max_length), dtype="bool")}
 
-    def write(self, cache, k, v, mask, start):
-        """The cache with `k`, `v` and `mask` in the places from `start` on."""
+    def in_room(self, q, cache, start):
+        """The queries, if the cache has room for them; if only a run can know, NaN rather than a wrong place."""
         if not self.causal:
             raise ValueError("`cache` needs causal=True, since cached tokens see no later ones. Received: causal=False")
-        room, first, count = ops.shape(cache["k"])[1], known(start), ops.shape(k)[1]
+        room, first, count = ops.shape(cache["k"])[1], known(start), ops.shape(q)[1]
         if first is None or not (isinstance(room, int) and isinstance(count, int)):
-            k = ops.where(start + count <= room, k, math.nan)  # what only a run can know: never a wrong place
-        elif first < 0 or first + count > room:
+            return ops.where(ops.logical_and(start >= 0, start + count <= room), q, math.nan)
+        if first < 0 or first + count > room:
             raise ValueError(f"`cache` must have room for every token. Received: {room=}, {count} tokens from {first}")
-        mask = ops.ones(ops.shape(k)[:2], dtype="bool") if mask is None else mask
-        new = {"k": k, "v": v, "mask": mask}
-        return {name: ops.slice_update(cache[name], [0, start, 0, 0][: len(x.shape)], x) for name, x in new.items()}
+        return q

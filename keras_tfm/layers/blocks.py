@@ -152,7 +152,7 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
             self.memory_residual.build(x_shape)
 
     def call(self, x, memory=None, mask=None, memory_mask=None, attention_mask=None, cache=None, start=0):
-        self._check_memory(memory is not None if cache is None else "memory" in cache, memory_mask)
+        self._check_memory(memory, memory_mask, cache)
         attend = partial(self.attention, mask=mask, attention_mask=attention_mask)
         recall = partial(self.memory_attention, memory=memory, mask=mask, memory_mask=memory_mask)
         if cache is not None:
@@ -168,11 +168,14 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
     def make_cache(self, batch_size, max_length, memory=None, memory_mask=None):
         """For decoding up to `max_length` tokens: its `self` changes at each step, its `memory` stays."""
         self.check_built("make_cache")
-        self._check_memory(memory is not None, memory_mask)
+        self._check_memory(memory, memory_mask)
         cache = {"self": self.attention.empty_cache(batch_size, max_length)}
         return cache if memory is None else {**cache, "memory": self.memory_attention.memory_cache(memory, memory_mask)}
 
-    def _check_memory(self, given, memory_mask):
+    def _check_memory(self, memory, memory_mask, cache=None):
+        if memory is not None and cache is not None:
+            raise ValueError("`memory` must not be given beside a `cache`, which holds its own. Received: both")
+        given = memory is not None if cache is None else "memory" in cache
         if given != self.memory_attention.built:
             call = f"a call {'with' if given else 'without'} memory, unlike the first"
             raise ValueError(f"`memory` must be given in all calls or in none. Received: {call}")

@@ -84,17 +84,18 @@ def merge(x, mask=None):
 def check(name, mask, ranks=(2, 3, 4), of=None):
     """The mask as booleans, or an error: an additive float mask, read as booleans, would mean its opposite.
 
-    It must be as long as the tensor `of` (batch, length, features), if one is given.
+    It must suit the batch and the length of the tensor `of` (batch, length, features), if one is given.
     """
     if mask is None:
         return None
     mask = mask if hasattr(mask, "shape") else ops.convert_to_tensor(mask)
-    dtype, length = keras.backend.standardize_dtype(mask.dtype), None if of is None else of.shape[1]
-    other_length = length is not None and mask.shape[-1:] not in ((None,), (length,))
-    if "float" in dtype or len(mask.shape) not in ranks or other_length:
+    dtype, ends = keras.backend.standardize_dtype(mask.dtype), (mask.shape[0], mask.shape[-1])
+    batch, length = (None, None) if of is None else of.shape[:2]
+    suits = ends[0] in (None, 1, batch or ends[0]) and ends[1] in (None, length or ends[1])
+    if "float" in dtype or len(mask.shape) not in ranks or not suits:
         raise ValueError(
-            f"`{name}` must be boolean (True = may attend) or 0/1 integers, of rank {' or '.join(map(str, ranks))}"
-            f"{f' and length {length}' * other_length}. Received: dtype={dtype}, shape={tuple(mask.shape)}"
+            f"`{name}` must be boolean (True = may attend) or 0/1 integers, of rank {' or '.join(map(str, ranks))}, "
+            f"for {batch=} and {length=}. Received: dtype={dtype}, shape={tuple(mask.shape)}"
         )
     return mask if dtype == "bool" else ops.not_equal(mask, 0)
 
@@ -110,11 +111,18 @@ class MaskedLayer(keras.layers.Layer):
         super().__init__(**kwargs)
         self.supports_masking = True
 
-    def __call__(self, x, *args, **kwargs):
-        names = list(inspect.signature(self.call).parameters)[1:]
-        return self._call_masked(x, **dict(zip(names, args, strict=False)), **kwargs)
+    def __call__(self, *args, **kwargs):
+        return super().__call__(**self._with_masks(*args, **kwargs))
 
-    def _call_masked(self, x, memory=None, mask=None, memory_mask=None, attention_mask=None, **kwargs):
+    def stateless_call(self, *args, return_losses=False, **kwargs):
+        arguments = self._with_masks(*args[2:], **kwargs)
+        return super().stateless_call(*args[:2], return_losses=return_losses, **arguments)
+
+    def _with_masks(self, *args, **kwargs):
+        named = inspect.signature(self.call).bind_partial(*args).arguments
+        return self._merged(**named, **kwargs)
+
+    def _merged(self, x, memory=None, mask=None, memory_mask=None, attention_mask=None, **kwargs):
         attention_mask = check("attention_mask", attention_mask)
         if attention_mask is not None and len(attention_mask.shape) == 2:
             if attention_mask.shape[0] not in (None, 1, x.shape[1]):
@@ -124,9 +132,11 @@ class MaskedLayer(keras.layers.Layer):
                 )
             attention_mask = ops.expand_dims(attention_mask, 0)
         mask = merge(x, check("mask", mask, (2,), of=x))
+        if mask is not None and mask.shape[0] == 1:
+            mask = ops.broadcast_to(mask, ops.shape(x)[:2])
         memory_mask = merge(memory, check("memory_mask", memory_mask, of=memory))
         given = {"memory": memory, "mask": mask, "memory_mask": memory_mask, "attention_mask": attention_mask}
-        return super().__call__(x, **{name: value for name, value in given.items() if value is not None}, **kwargs)
+        return {"x": x, **{name: value for name, value in given.items() if value is not None}, **kwargs}
 
     def check_built(self, method):
         if not self.built:

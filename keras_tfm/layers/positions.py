@@ -63,15 +63,17 @@ class PositionalEncoding(keras.layers.Layer):
 
     def call(self, x, positions=None, start=0):
         length = ops.shape(x)[1]
-        start = start if isinstance(start, int) else ops.cast(start, "int32")
         if positions is None:
-            positions = (ops.arange(length, dtype="int32") + start)[None]
-            last = known(start + length - 1)
-            if self.kind == "learned" and last is not None and last >= self.max_length:
-                raise ValueError(
-                    "`max_length` must exceed the position of every token. "
-                    f"Received: max_length={self.max_length}, last position={last}"
-                )
+            start = whole("start", start)
+            positions, last = (ops.arange(length, dtype="int32") + start)[None], known(start + length - 1)
+        else:
+            positions = whole("positions", positions)
+            last = known(ops.max(positions))
+        if self.kind == "learned" and last is not None and last >= self.max_length:
+            raise ValueError(
+                "`max_length` must exceed the position of every token. "
+                f"Received: max_length={self.max_length}, last position={last}"
+            )
         encoding = ops.cast(self.encode(positions, self.dim or x.shape[-1]), x.dtype)
         if self.combine == "add":
             return x + encoding
@@ -90,6 +92,16 @@ class PositionalEncoding(keras.layers.Layer):
     def compute_output_shape(self, x_shape):
         extra = 1 if self.kind == "index" else self.dim or x_shape[-1]
         return x_shape if self.combine == "add" else (*x_shape[:-1], x_shape[-1] + extra)
+
+
+def whole(name, value):
+    """`value` as an int or as a tensor of integers."""
+    if isinstance(value, int):
+        return value
+    value = ops.convert_to_tensor(value)
+    if "int" not in keras.backend.standardize_dtype(value.dtype):
+        raise ValueError(f"`{name}` must be whole. Received: {name} of dtype {value.dtype}")
+    return ops.cast(value, "int32")
 
 
 def known(value):
