@@ -157,7 +157,22 @@ def train(out, seed, precision, average, verbose, **options):
         print(f"wrote {out / 'learning_curve.png'}")
     except ImportError as error:
         print(f"no learning curve: {error}")
+    if options["task"]:
+        show(options["task"], model, tokenizers)
     return model, tokenizers
+
+
+def show(task, model, tokenizers, count=1000):
+    """Prints how many texts of the test split come out exactly right, and twenty of them."""
+    from keras_tfm import decoding, tasks
+
+    pairs = tasks.TASKS[task](count, "test")
+    sides = tuple(tokenizers.values())
+    answers = decoding.translate(model, sides[0], sides[-1], [source for source, _ in pairs])
+    right = [answer == target for answer, (_, target) in zip(answers, pairs, strict=True)]
+    for (source, target), answer in zip(pairs[:20], answers, strict=False):
+        print(f"  {source} → {answer}" + ("" if answer == target else f"   (wrong: {target})"))
+    print(f"{sum(right) / count:.1%} of {count:,} unseen texts exactly right")
 
 
 def _remember(out, options):

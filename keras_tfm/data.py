@@ -10,16 +10,19 @@ import itertools
 import json
 import os
 import pathlib
-import shutil
+import sys
+import zlib
 
 import keras
 import numpy as np
 
-from keras_tfm.arguments import positive
+from keras_tfm import text
+from keras_tfm.arguments import positive, rate
 from keras_tfm.text import END, START
 
 BLOCK = 2**20  # pairs that are shuffled together; memory grows with this, not with the corpus
 CHUNK = 10_000  # pairs that are encoded together
+OPEN_ROWS = 64  # rows that a pair may still be packed into
 
 
 class ParallelFiles:
@@ -43,8 +46,11 @@ class ParallelFiles:
         self.length = sum(1 for _ in self)
         if not self.length:
             raise ValueError(f"{self.paths[0]}: the file must have lines. Received: an empty file")
-        stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in self.paths]
-        self.fingerprint = json.dumps(stats)
+
+    @property
+    def fingerprint(self):
+        """A string that changes when the files do."""
+        return repr([(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in self.paths])
 
     def __len__(self):
         return self.length
@@ -77,6 +83,7 @@ def read_lines(path):
     path = pathlib.Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such file")
+    number = 0
     with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
         try:
             for number, line in enumerate(file, 1):
@@ -84,8 +91,8 @@ def read_lines(path):
                 yield line.rstrip(b"\r\n").decode("utf-8")
         except UnicodeDecodeError as error:
             raise ValueError(f"{path}, line {number}: must be UTF-8. Received: {error.object[:40]!r}") from error
-        except (gzip.BadGzipFile, EOFError) as error:
-            raise ValueError(f"{path}: must be a whole .gz file. Received: {error}") from error
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise ValueError(f"{path}, after line {number}: must be a whole .gz file. Received: {error}") from error
 
 
 class Sequences:
@@ -105,6 +112,7 @@ class Sequences:
         return self.ends[indices] - self.starts(indices)
 
     def __getitem__(self, index):
+        index = range(len(self))[index]
         return self.tokens[self.starts(np.array(index)) : self.ends[index]]
 
     def padded(self, indices, width):
@@ -120,6 +128,8 @@ class TokenPairs:
 
     def __init__(self, folder):
         folder = pathlib.Path(folder)
+        if not (folder / "meta.json").exists():
+            raise ValueError(f"`folder` must be one that `encode_pairs` wrote. Received: folder={str(folder)!r}")
         self.meta = json.loads((folder / "meta.json").read_text())
         self.sources = Sequences(folder, "source", self.meta["dtype"])
         self.targets = Sequences(folder, "target", self.meta["dtype"])
@@ -135,7 +145,8 @@ def encode_pairs(
 
     Args:
         pairs: `ParallelFiles`, or any iterable of (source, target) strings.
-        folder: where the token files go. If they are there already, from the same files and tokenizers, they stay.
+        folder: where the token files go. If they are there already, from the same `ParallelFiles`, tokenizers and
+            options, they stay.
         source_tokenizer, target_tokenizer: of `keras_tfm.text`; one for both by default.
         max_length: pairs with a text of more tokens, or with an empty text, are left out.
         sampling, seed: for other segmentations than the best, see `SentencePieceTokenizer.encode`.
@@ -152,17 +163,15 @@ def encode_pairs(
     """
     folder, tokenizers = pathlib.Path(folder), (source_tokenizer, target_tokenizer or source_tokenizer)
     positive("max_length", max_length)
-    fingerprint = _fingerprint(pairs, tokenizers, max_length, sampling, seed)
+    fingerprint = _fingerprint(pairs, tokenizers, max_length, rate("sampling", sampling), seed)
     meta = folder / "meta.json"
     if fingerprint and meta.exists() and json.loads(meta.read_text())["fingerprint"] == fingerprint:
         return TokenPairs(folder)
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     dtype = "uint16" if max(tokenizer.vocab_size for tokenizer in tokenizers) <= 2**16 else "uint32"
     bar = keras.utils.Progbar(len(pairs) if hasattr(pairs, "__len__") else None, unit_name="pair", verbose=verbose)
     kept, seen = 0, 0
-    with _Writer(partial, "source", dtype) as sources, _Writer(partial, "target", dtype) as targets:
+    with _Writer(folder, "source", dtype) as sources, _Writer(folder, "target", dtype) as targets:
         chunks = iter(pairs)
         while chunk := list(itertools.islice(chunks, CHUNK)):
             sides = [
@@ -179,18 +188,21 @@ def encode_pairs(
         bar.update(seen, finalize=True)
     if not kept:
         raise ValueError(f"`pairs` must hold texts of 1 to {max_length} tokens. Received: {seen} pairs, all others")
-    meta = {"count": kept, "dropped": seen - kept, "dtype": dtype, "fingerprint": fingerprint}
-    (partial / "meta.json").write_text(json.dumps(meta))
-    shutil.rmtree(folder, ignore_errors=True)
-    os.replace(partial, folder)
+    meta.unlink(missing_ok=True)  # whatever happens from here on: only with this file is the folder whole
+    for file in (*sources.files, *targets.files):
+        os.replace(f"{file}.partial", file)
+    content = {"count": kept, "dropped": seen - kept, "dtype": dtype, "fingerprint": fingerprint}
+    pathlib.Path(f"{meta}.partial").write_text(json.dumps(content))
+    os.replace(f"{meta}.partial", meta)
     return TokenPairs(folder)
 
 
 class _Writer:
-    """Appends sequences of ids to the two files of `Sequences`."""
+    """Appends sequences of ids to what will be the two files of `Sequences`."""
 
     def __init__(self, folder, name, dtype):
-        self.tokens, self.ends = ((folder / f"{name}.{kind}").open("wb") for kind in ("tokens", "ends"))
+        self.files = [folder / f"{name}.{kind}" for kind in ("tokens", "ends")]
+        self.tokens, self.ends = (open(f"{file}.partial", "wb") for file in self.files)  # noqa: SIM115
         self.dtype, self.last = dtype, 0
 
     def __enter__(self):
@@ -211,9 +223,8 @@ def _fingerprint(pairs, tokenizers, *options):
     """A string that changes with what would be encoded, or None where that cannot be known before."""
     if not hasattr(pairs, "fingerprint"):
         return None
-    probe = [tokenizer.encode(["The quick brown fox, 1234567890 žluťoučký kůň 日本"]) for tokenizer in tokenizers]
-    sizes = [tokenizer.vocab_size for tokenizer in tokenizers]
-    return hashlib.sha256(repr((pairs.fingerprint, probe, sizes, options)).encode()).hexdigest()
+    parts = pairs.fingerprint, [text.fingerprint(tokenizer) for tokenizer in tokenizers], options
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def _seed(*parts):
@@ -237,7 +248,12 @@ def choose_shapes(counts, num_shapes):
     >>> choose_shapes(counts, 2)
     [(2, 3), (8, 8)]
     """
-    lengths, weights = np.argwhere(counts), counts[counts > 0]  # (cells, 2), (cells,)
+    longest = np.argwhere(counts).max(0)
+    step = -(-longest.max() // 64)  # the longer the texts, the more coarsely: time stays short
+    cells = -(-np.argwhere(counts) // step)
+    coarse = np.zeros(cells.max(0) + 1, int)
+    np.add.at(coarse, tuple(cells.T), counts[counts > 0])
+    lengths, weights = np.argwhere(coarse), coarse[coarse > 0]  # (cells, 2), (cells,)
     longer = lengths.max(1)
     order = np.argsort(longer)
     share = np.cumsum((weights * longer**2)[order])
@@ -260,30 +276,104 @@ def choose_shapes(counts, num_shapes):
                 best = tokens
             else:
                 shapes[number, side] -= move
-    return sorted({(int(source), int(target)) for source, target in shapes}, key=lambda shape: (sum(shape), shape))
+    shapes = np.minimum(shapes * step, longest).tolist()
+    return sorted({tuple(shape) for shape in shapes}, key=lambda shape: (sum(shape), shape))
 
 
-class _Varied(keras.utils.PyDataset):
-    """On TensorFlow, Keras takes the first two batches for samples of all shapes: they must not be alike."""
+class _Epochs(keras.utils.PyDataset):
+    """Batches of epoch after epoch; which pairs are in them and how they look is for subclasses to say, block by block:
 
-    sampled = False
+    _plan(sample, epoch, block): a list with what each batch of a block holds; as long in every epoch.
+    _fill(pairs, plan): inputs and labels, of one entry of that list.
+    """
 
-    def _vary(self, index, batch):
-        if index != 1 or self.sampled or keras.backend.backend() != "tensorflow":
-            return batch
-        self.sampled = True
-        return keras.tree.map_structure(lambda ids: np.pad(ids, ((0, 0), (0, 1))), batch)
+    def __init__(self, pairs, shuffle, seed, copies, worker, num_workers, **kwargs):
+        super().__init__(**kwargs)
+        self.samples = pairs if isinstance(pairs, (list, tuple)) else [pairs]
+        if not self.samples:
+            raise ValueError(f"`pairs` must be `TokenPairs` or a list of them. Received: {pairs=}")
+        self.shuffle, self.seed, self.copies = shuffle, seed, positive("copies", copies)
+        self.worker, self.num_workers = worker, positive("num_workers", num_workers)
+        if worker not in range(num_workers):
+            raise ValueError(f"`worker` must be one of 0 … num_workers - 1. Received: {worker=}, {num_workers=}")
+
+    @functools.cached_property
+    def block_steps(self):
+        """How many batches each block of each sample gives."""
+        return [
+            [len(self._plan(sample, 0, block)) for block in range(-(-len(pairs) // BLOCK))]
+            for sample, pairs in enumerate(self.samples)
+        ]
+
+    def __len__(self):
+        return min(map(sum, self.block_steps)) // self.num_workers
+
+    def __getitem__(self, index):
+        return _or_sample(self.batch(0, index), index)
+
+    def mean_tokens(self):
+        """Labels of a batch, the end tokens among them, on the average."""
+        pairs = self.samples[0]
+        return (len(pairs.targets.tokens) + len(pairs)) * self.copies / sum(self.block_steps[0])
+
+    def repeat(self, first=0):
+        """The batches of all epochs, one after the other and without end, from number `first` on."""
+        return _Endless(self, first)
+
+    def batch(self, epoch, index):
+        """Batch `index` of an epoch."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"`index` must be at least 0 and less than {len(self)}. Received: {index=}")
+        sample = epoch % len(self.samples)
+        steps, index = self.block_steps[sample], index * self.num_workers + self.worker
+        for block in self._rng(epoch).permutation(len(steps)) if self.shuffle else range(len(steps)):
+            if index < steps[block]:
+                inputs, labels = self._fill(self.samples[sample], self._plan(sample, epoch, int(block))[index])
+                return keras.tree.map_structure(lambda ids: np.concatenate([ids] * self.copies), (inputs, labels))
+            index -= steps[block]
+
+    def _members(self, sample, block, rng):
+        """Indices of the pairs of a block, in a random order if there is to be one."""
+        order = np.arange(block * BLOCK, min((block + 1) * BLOCK, len(self.samples[sample])))
+        if self.shuffle:
+            rng.shuffle(order)
+        return order
+
+    def _rng(self, *numbers):
+        return np.random.default_rng([self.seed, *numbers])
 
 
-class Batches(_Varied):
+def _or_sample(batch, index):
+    """The batch; but Keras on TensorFlow takes batches 0 and 1 for samples of all shapes: those must not be alike."""
+    caller = sys._getframe(2)  # of `__getitem__`; before Python 3.12, a comprehension inside of the function
+    if "get_tf_dataset" in (caller.f_code.co_name, caller.f_back.f_code.co_name):
+        return keras.tree.map_structure(lambda ids: ids[:, : index + 1], batch)
+    return batch
+
+
+class _Endless(keras.utils.PyDataset):
+    """Batches, epoch after epoch."""
+
+    num_batches = None  # Keras' word for: without end
+
+    def __init__(self, batches, first):
+        super().__init__(batches.workers, batches.use_multiprocessing, batches.max_queue_size)
+        self.batches, self.first = batches, first
+
+    def __getitem__(self, index):
+        return _or_sample(self.batches.batch(*divmod(self.first + index, len(self.batches))), index)
+
+
+class Batches(_Epochs):
     """Batches of pairs of like length, in few shapes: what XLA compiles is a handful of programs.
 
     Each item is `{"source": (rows, S), "target": (rows, T)}, labels (rows, T)`: sources end with the end token, targets
     begin with the start token, labels are the targets one step ahead. Rows left over in the last batch are padding.
 
     Args:
-        pairs: `TokenPairs`, or a list of them (several samples of the same texts), taken in turn by epoch.
-        batch_tokens: at most so many tokens a side, with padding.
+        pairs: `TokenPairs`, or a list of them (several samples of the same texts), taken in turn by epoch; all epochs
+            have as many batches as the shortest, at the cost of a few at the end of others.
+        batch_tokens: at most so many tokens a side, with padding but without `copies`.
         num_shapes: how many shapes (S, T) at the most.
         shuffle: whether each epoch has an order of its own.
         seed: other seeds give other orders.
@@ -291,8 +381,8 @@ class Batches(_Varied):
         worker, num_workers: this worker's share of the batches, each `num_workers`-th of them.
         **kwargs: of `keras.utils.PyDataset`, such as `workers`.
 
-    `fit(batches)` sees the same batches in each epoch, `fit(batches.repeat(), steps_per_epoch=len(batches))` another
-    shuffle each time.
+    `fit(batches)` sees the same batches in each epoch, in the order of Keras; new ones each time are seen by
+    `fit(batches.repeat(), steps_per_epoch=len(batches), shuffle=False)`.
 
     >>> import tempfile
     >>> from keras_tfm.text import ByteTokenizer
@@ -315,57 +405,21 @@ class Batches(_Varied):
         num_workers=1,
         **kwargs,
     ):
-        super().__init__(**kwargs)
-        self.samples = pairs if isinstance(pairs, (list, tuple)) else [pairs]
-        self.shuffle, self.seed, self.copies = shuffle, seed, positive("copies", copies)
-        self.worker, self.num_workers = worker, positive("num_workers", num_workers)
-        if not 0 <= worker < num_workers:
-            raise ValueError(f"`worker` must be one of 0 … num_workers - 1. Received: {worker=}, {num_workers=}")
+        super().__init__(pairs, shuffle, seed, copies, worker, num_workers, **kwargs)
         positive("batch_tokens", batch_tokens)
         counts = _length_counts(self.samples)
         self.shapes = choose_shapes(counts, positive("num_shapes", num_shapes))
-        if max(self.shapes[-1]) > batch_tokens:
-            raise ValueError(f"`batch_tokens` must hold the longest pair, {self.shapes[-1]}. Received: {batch_tokens=}")
+        longest = max(map(max, self.shapes))
+        if longest > batch_tokens:
+            raise ValueError(f"`batch_tokens` must hold the longest text, of {longest}. Received: {batch_tokens=}")
         self.rows = [_even(batch_tokens // max(shape)) for shape in self.shapes]
         self.fitting = _fitting(self.shapes, counts.shape)
-        self.block_steps = [
-            [len(self._plan(sample, 0, block)) for block in range(-(-len(pairs) // BLOCK))]
-            for sample, pairs in enumerate(self.samples)
-        ]
 
-    def __len__(self):
-        return min(map(sum, self.block_steps)) // self.num_workers
-
-    def __getitem__(self, index):
-        return self._vary(index, self.batch(0, index))
-
-    def mean_tokens(self):
-        """Labels of a batch, the end tokens among them, on the average."""
-        pairs = self.samples[0]
-        return (len(pairs.targets.tokens) + len(pairs)) * self.copies / sum(self.block_steps[0])
-
-    def repeat(self, first=0):
-        """The batches of all epochs, one after the other and without end, from number `first` on."""
-        return _Endless(self, first)
-
-    def batch(self, epoch, index):
-        """Batch `index` of an epoch."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"`index` must be less than {len(self)}. Received: {index=}")
-        sample = epoch % len(self.samples)
-        steps, index = self.block_steps[sample], index * self.num_workers + self.worker
-        for block in self._rng(epoch).permutation(len(steps)) if self.shuffle else range(len(steps)):
-            if index < steps[block]:
-                return self._fill(self.samples[sample], *self._plan(sample, epoch, int(block))[index])
-            index -= steps[block]
-
-    @functools.lru_cache(maxsize=4)  # noqa: B019, lives as long as the data set
+    @functools.lru_cache(maxsize=4)  # noqa: B019, few and small
     def _plan(self, sample, epoch, block):
         """Shape and members of each batch of a block: [(shape number, indices of pairs)]."""
         pairs, rng = self.samples[sample], self._rng(epoch, block)
-        order = np.arange(block * BLOCK, min((block + 1) * BLOCK, len(pairs)))
-        if self.shuffle:
-            rng.shuffle(order)
+        order = self._members(sample, block, rng)
         shape = self.fitting[pairs.sources.lengths(order) + 1, pairs.targets.lengths(order) + 1]
         waiting = [order[shape == number] for number in range(len(self.shapes))]
         batches = []
@@ -385,29 +439,101 @@ class Batches(_Varied):
         later = range(number + 1, len(self.shapes))
         return next((n for n in later if np.greater_equal(self.shapes[n], self.shapes[number]).all()), None)
 
-    def _fill(self, pairs, number, members):
-        (width, target_width), rows = self.shapes[number], self.rows[number]
-        source = _with_end(pairs.sources, members, width)
-        labels = _with_end(pairs.targets, members, target_width)
-        source, labels = (np.pad(ids, ((0, rows - len(ids)), (0, 0))) for ids in (source, labels))
-        source, labels = (np.concatenate([ids] * self.copies) for ids in (source, labels))
+    def _fill(self, pairs, plan):
+        number, members = plan
+        missing = self.rows[number] - len(members)
+        source, labels = (
+            np.pad(_with_end(sequences, members, width), ((0, missing), (0, 0)))
+            for sequences, width in zip((pairs.sources, pairs.targets), self.shapes[number], strict=True)
+        )
         return {"source": source, "target": shifted(labels)}, labels
 
-    def _rng(self, *numbers):
-        return np.random.default_rng([self.seed, *numbers])
 
+class PackedBatches(_Epochs):
+    """Batches of one shape, with several pairs in each row: hardly any padding, for models with `packed=True`.
 
-class _Endless(_Varied):
-    """The batches of `Batches`, epoch after epoch."""
+    Each item is inputs and labels, all (rows, length). The inputs are `source` and `target` as in `Batches`, and for
+    both `…_segments`, which count the pairs of a row from 1 on and are 0 on padding, and `…_positions`, which begin
+    with 0 in each pair. Which pairs share a row is the same in all epochs; rows are shuffled.
 
-    num_batches = None  # Keras' word for: without end
+    Args:
+        length: tokens of a row, on each side.
+        pairs, batch_tokens, shuffle, seed, copies, worker, num_workers, **kwargs: as in `Batches`.
 
-    def __init__(self, batches, first):
-        super().__init__(batches.workers, batches.use_multiprocessing, batches.max_queue_size)
-        self.batches, self.first = batches, first
+    >>> import tempfile
+    >>> from keras_tfm.text import ByteTokenizer
+    >>> pairs = encode_pairs([("ab", "c"), ("d", "ef")], tempfile.mkdtemp(), ByteTokenizer(), verbose=0)
+    >>> inputs, labels = PackedBatches(pairs, batch_tokens=6, length=6, shuffle=False)[0]
+    >>> for name in ("source", "source_segments", "source_positions", "target"):
+    ...     print(inputs[name])
+    [[101 102   2 104   2   0]]
+    [[1 1 1 2 2 0]]
+    [[0 1 2 0 1 0]]
+    [[  1 103   1 105 106   0]]
+    >>> labels
+    array([[103,   2, 105, 106,   2,   0]], dtype=int32)
+    """
 
-    def __getitem__(self, index):
-        return self._vary(index, self.batches.batch(*divmod(self.first + index, len(self.batches))))
+    def __init__(
+        self, pairs, batch_tokens=4096, length=128, shuffle=True, seed=0, copies=1, worker=0, num_workers=1, **kwargs
+    ):
+        super().__init__(pairs, shuffle, seed, copies, worker, num_workers, **kwargs)
+        longest = max(_length_counts(self.samples).shape) - 1
+        if positive("length", length) < longest:
+            raise ValueError(f"`length` must hold the longest text, of {longest} tokens. Received: {length=}")
+        if positive("batch_tokens", batch_tokens) < length:
+            raise ValueError(f"`batch_tokens` must hold a row of {length} tokens. Received: {batch_tokens=}")
+        self.shapes, self.rows = [(length, length)], [_even(batch_tokens // length)]
+
+    @functools.lru_cache(maxsize=4)  # noqa: B019, few and small
+    def _plan(self, sample, epoch, block):
+        """Rows of each batch of a block: [[indices of pairs]]."""
+        packed, (rows,) = self._packed(sample, block), self.rows
+        order = np.arange(len(packed))
+        if self.shuffle:
+            self._rng(epoch, block).shuffle(order)
+        return [[packed[row] for row in order[first : first + rows]] for first in range(0, len(order), rows)]
+
+    @functools.lru_cache(maxsize=4)  # noqa: B019, few and small
+    def _packed(self, sample, block):
+        """Indices of the pairs of each row of a block: each pair goes into the first open row with room for it."""
+        pairs, members = self.samples[sample], self._members(sample, block, self._rng(block))
+        needs = np.stack([sequences.lengths(members) + 1 for sequences in (pairs.sources, pairs.targets)], axis=1)
+        rows, room = [], np.zeros((OPEN_ROWS, 2), int)  # of the open rows, which are the last ones
+        for member, need in zip(members.tolist(), needs, strict=True):
+            fits = (room >= need).all(1)
+            place = int(fits.argmax())
+            if not fits[place]:  # then the oldest is closed
+                rows.append([])
+                room = np.concatenate([room[1:], [self.shapes[0]]])
+                place = OPEN_ROWS - 1
+            rows[place - OPEN_ROWS].append(member)
+            room[place] -= need
+        return rows
+
+    def _fill(self, pairs, plan):
+        source, source_segments, source_positions = self._pack(pairs.sources, plan)
+        labels, target_segments, target_positions = self._pack(pairs.targets, plan)
+        target = np.where((target_positions == 0) & (labels > 0), START, shifted(labels)).astype("int32")
+        inputs = {"source": source, "source_segments": source_segments, "source_positions": source_positions}
+        inputs |= {"target": target, "target_segments": target_segments, "target_positions": target_positions}
+        return inputs, labels
+
+    def _pack(self, sequences, plan):
+        """Ids, segments and positions of one side, (rows, length) each."""
+        members = np.concatenate(plan)
+        row = np.repeat(np.arange(len(plan)), [len(packed) for packed in plan])  # of each pair
+        first = np.searchsorted(row, row)  # number of the first pair in its row
+        lengths = sequences.lengths(members) + 1
+        starts = np.cumsum(lengths) - lengths
+        positions = np.arange(lengths.max())
+        real = positions < lengths[:, None]  # (pairs, longest)
+        places = np.broadcast_to(row[:, None], real.shape)[real], ((starts - starts[first])[:, None] + positions)[real]
+        ids, segments, offsets = np.zeros((3, *self.rows, self.shapes[0][0]), "int32")
+        ids[places] = _with_end(sequences, members, len(positions))[real]
+        segments[places] = np.broadcast_to((np.arange(len(row)) - first + 1)[:, None], real.shape)[real]
+        offsets[places] = np.broadcast_to(positions, real.shape)[real]
+        return ids, segments, offsets
 
 
 def shifted(labels):
@@ -456,7 +582,7 @@ def padding_share(batches):
     """Share of the tokens of an epoch that are padding, on both sides together."""
     total = padding = 0
     for index in range(len(batches)):
-        inputs, labels = batches[index]
+        inputs, labels = batches.batch(0, index)
         for ids in (inputs["source"], labels):
             total, padding = total + ids.size, padding + int((ids == 0).sum())
     return padding / total

@@ -3,23 +3,25 @@
 Ids 0 to 3 are the same in every tokenizer: padding, start, end and unknown.
 """
 
+import concurrent.futures
+import hashlib
 import io
 import json
 import pathlib
-import threading
+import tempfile
 
-from keras_tfm.arguments import one_of, positive
+from keras_tfm.arguments import one_of, positive, rate
 
 PAD, START, END, UNKNOWN = SPECIALS = range(4)
 
 # What SentencePiece learns, by kind. Nothing is normalised away, and what it never saw is spelled in bytes: text
 # comes back as it was. Only whole words stay without such a way out: that is their unknown-word problem.
-LOSSLESS = {"add_dummy_prefix": False, "byte_fallback": True}
+LOSSLESS = {"add_dummy_prefix": False, "byte_fallback": True, "remove_extra_whitespaces": False}
 KINDS = {
     "bpe": LOSSLESS,  # https://arxiv.org/abs/1508.07909
     "unigram": LOSSLESS,  # https://arxiv.org/abs/1804.10959
     "char": LOSSLESS,
-    "word": {"use_all_vocab": False},
+    "word": {"remove_extra_whitespaces": True},  # a word is the same wherever it stands
     "bytes": None,  # needs no training
 }
 
@@ -36,6 +38,9 @@ def train_tokenizer(texts, kind="bpe", vocab_size=8000, **options):
     Returns:
         A `SentencePieceTokenizer`, or a `ByteTokenizer`.
 
+    All kinds but "word" give text back as it was; only "▁" (U+2581), SentencePiece's own sign for it, comes back as a
+    space. Lone surrogates, which are no text, are read as "?" by every tokenizer.
+
     >>> tokenizer = train_tokenizer(["the cat sat on the mat", "a cat and a dog"] * 50, vocab_size=300)
     >>> tokenizer.decode(tokenizer.encode(["the dog sat", "żółw"]))
     ['the dog sat', 'żółw']
@@ -44,29 +49,28 @@ def train_tokenizer(texts, kind="bpe", vocab_size=8000, **options):
         return ByteTokenizer()
     positive("vocab_size", vocab_size)
     model = io.BytesIO()
+    settings = {
+        "model_type": kind,
+        "vocab_size": vocab_size,
+        "hard_vocab_limit": False,
+        "pad_id": PAD,
+        "bos_id": START,
+        "eos_id": END,
+        "unk_id": UNKNOWN,
+        "normalization_rule_name": "identity",
+        "character_coverage": 1.0,
+        "input_sentence_size": 1_000_000,
+        "shuffle_input_sentence": True,
+        "minloglevel": 2,
+        **KINDS[kind],
+        **options,
+    }
     try:
-        _sentencepiece().SentencePieceTrainer.train(
-            sentence_iterator=iter(texts),
-            model_writer=model,
-            model_type=kind,
-            vocab_size=vocab_size,
-            hard_vocab_limit=False,
-            pad_id=PAD,
-            bos_id=START,
-            eos_id=END,
-            unk_id=UNKNOWN,
-            normalization_rule_name="identity",
-            remove_extra_whitespaces=False,
-            character_coverage=1.0,
-            input_sentence_size=1_000_000,
-            shuffle_input_sentence=True,
-            minloglevel=2,
-            **{**KINDS[kind], **options},
-        )
+        _sentencepiece().SentencePieceTrainer.train(sentence_iterator=_clean(texts), model_writer=model, **settings)
     except RuntimeError as error:
         raise ValueError(
-            f"`vocab_size` must fit the text, and other options SentencePiece. Received: {vocab_size=}, {options=}; "
-            f"SentencePiece says: {error}"
+            "`vocab_size` must leave room for each character of `texts`, which must not be empty, and `options` must "
+            f"be SentencePiece's. Received: {vocab_size=}, {options=}; SentencePiece says: {error}"
         ) from error
     return SentencePieceTokenizer(model.getvalue())
 
@@ -87,7 +91,9 @@ class SentencePieceTokenizer:
         self.processor = _sentencepiece().SentencePieceProcessor(model_proto=model)
         specials = tuple(getattr(self.processor, name)() for name in ("pad_id", "bos_id", "eos_id", "unk_id"))
         if specials != tuple(SPECIALS):
-            raise ValueError(f"`model` must have ids 0 to 3 for padding, start, end, unknown. Received: {specials}")
+            raise ValueError(
+                f"`model` must have ids 0 to 3 for padding, start, end, unknown. Received: model with {specials}"
+            )
         self.vocab_size = self.processor.vocab_size()
 
     def encode(self, texts, sampling=0.0, seed=0):
@@ -99,31 +105,31 @@ class SentencePieceTokenizer:
                 (https://arxiv.org/abs/1910.13267); for unigram, the smoothing of its probabilities.
             seed: other seeds sample other segmentations.
         """
-        texts = list(texts)
-        if not sampling:
+        texts = list(_clean(texts))
+        if not rate("sampling", sampling):
             return self.processor.encode(texts)
-        ids = []
-
-        def sample():
-            ids.extend(self.processor.encode(texts, enable_sampling=True, alpha=sampling, nbest_size=-1, num_threads=1))
-
         # SentencePiece seeds a generator once for each thread: a new thread is the way to a seed of one's own.
         _sentencepiece().set_random_generator_seed(seed % 2**32)
-        thread = threading.Thread(target=sample)
-        thread.start()
-        thread.join()
-        return ids
+        with concurrent.futures.ThreadPoolExecutor(1) as thread:
+            options = {"enable_sampling": True, "alpha": sampling, "nbest_size": -1, "num_threads": 1}
+            try:
+                return thread.submit(self.processor.encode, texts, **options).result()
+            except RuntimeError as error:
+                raise ValueError(f"`sampling` must be 0 but for BPE and unigram. Received: {sampling=}") from error
 
     def decode(self, ids):
         """Lists of ids → strings, up to the first end token and without other special ones."""
-        return self.processor.decode([_content(row) for row in ids])
+        return [self.processor.decode(_content(row)) for row in ids]
 
     def pieces(self, text):
         """The tokens of a string as a reader would see them."""
-        return self.processor.encode(text, out_type=str)
+        return self.processor.encode(*_clean([text]), out_type=str)
 
     def in_graph(self):
-        """The same tokenizer for TensorFlow graphs: `tokenize` and `detokenize` of tensors; needs tensorflow-text."""
+        """The same tokenizer for TensorFlow graphs: `tokenize` and `detokenize` of tensors; needs tensorflow-text.
+
+        Seeds are to be set before: with `keras.utils.set_random_seed` TensorFlow forgets tokenizers that it has.
+        """
         return _text().SentencepieceTokenizer(self.model)
 
     def save(self, folder):
@@ -149,7 +155,8 @@ class ByteTokenizer:
         """Strings → lists of ids; there is only one way, so nothing to sample."""
         if sampling:
             raise ValueError(f"`sampling` must be 0 for bytes. Received: {sampling=}")
-        return [[byte + len(SPECIALS) for byte in text.encode("utf-8", "surrogatepass")] for text in texts]
+        first = len(SPECIALS)
+        return [[byte + first for byte in text.encode()] for text in _clean(texts)]
 
     def decode(self, ids):
         """Lists of ids → strings, up to the first end token; bytes that are no UTF-8 become U+FFFD."""
@@ -158,7 +165,7 @@ class ByteTokenizer:
 
     def pieces(self, text):
         """The tokens of a string as a reader would see them."""
-        return [chr(byte) if 32 < byte < 127 else f"<{byte:02X}>" for byte in text.encode()]
+        return [chr(byte) if 32 < byte < 127 else f"<{byte:02X}>" for byte in next(_clean([text])).encode()]
 
     def in_graph(self):
         """The same tokenizer for TensorFlow graphs: `tokenize` and `detokenize` of tensors."""
@@ -177,8 +184,8 @@ class _BytesInGraph:
     def tokenize(self, texts):
         import tensorflow as tf
 
-        codes = tf.ragged.map_flat_values(lambda b: tf.io.decode_raw(b, tf.uint8)[:, 0], tf.strings.bytes_split(texts))
-        return tf.cast(codes, tf.int32) + len(SPECIALS)
+        codes = lambda letters: tf.reshape(tf.io.decode_raw(letters, tf.uint8), [-1])  # noqa: E731
+        return tf.cast(tf.ragged.map_flat_values(codes, tf.strings.bytes_split(texts)), tf.int32) + len(SPECIALS)
 
     def detokenize(self, ids):
         import tensorflow as tf
@@ -193,10 +200,14 @@ class KerasHubTokenizer:
     """A tokenizer of keras-hub (keras-nlp) in the place of ours; its ids move up, behind our special ones.
 
     Args:
-        tokenizer: a `SentencePieceTokenizer`, `BytePairTokenizer` or `WordPieceTokenizer` of keras-hub that gives ids.
+        tokenizer: a `SentencePieceTokenizer`, `BytePairTokenizer` or `WordPieceTokenizer` of keras-hub that gives ids
+            and does not pad.
     """
 
     def __init__(self, tokenizer):
+        if "int" not in tokenizer.compute_dtype or tokenizer.sequence_length:
+            received = f"dtype={tokenizer.compute_dtype!r}, sequence_length={tokenizer.sequence_length}"
+            raise ValueError(f"`tokenizer` must give ids and no padding. Received: tokenizer with {received}")
         self.tokenizer = tokenizer
         self.vocab_size = tokenizer.vocabulary_size() + len(SPECIALS)
 
@@ -204,7 +215,7 @@ class KerasHubTokenizer:
         """Strings → lists of ids."""
         if sampling:
             raise ValueError(f"`sampling` must be 0 for a tokenizer of keras-hub. Received: {sampling=}")
-        texts = list(texts)
+        texts = list(_clean(texts))
         rows = self.tokenizer.tokenize(texts) if texts else []
         rows = rows.to_list() if hasattr(rows, "to_list") else rows
         return [[int(i) + len(SPECIALS) for i in row] for row in rows]
@@ -245,16 +256,16 @@ class KerasHubTokenizer:
 
 
 class _ShiftedInGraph:
+    """keras-hub gives Python lists outside of a graph: there is always one here."""
+
     def __init__(self, tokenizer):
-        self.tokenizer = tokenizer
-
-    def tokenize(self, texts):
-        return self.tokenizer.tokenize(texts) + len(SPECIALS)
-
-    def detokenize(self, ids):
         import tensorflow as tf
 
-        return self.tokenizer.detokenize(tf.ragged.boolean_mask(ids, ids >= len(SPECIALS)) - len(SPECIALS))
+        def detokenize(ids):
+            return tokenizer.detokenize(tf.ragged.boolean_mask(ids, ids >= len(SPECIALS)) - len(SPECIALS))
+
+        self.tokenize = tf.function(lambda texts: tokenizer.tokenize(texts) + len(SPECIALS), autograph=False)
+        self.detokenize = tf.function(detokenize, autograph=False)
 
 
 TOKENIZERS = {cls.__name__: cls for cls in (SentencePieceTokenizer, ByteTokenizer, KerasHubTokenizer)}
@@ -271,17 +282,33 @@ def save_tokenizer(tokenizer, folder):
     """
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    name = one_of("tokenizer", type(tokenizer).__name__, TOKENIZERS)
     tokenizer.save(folder)
-    (folder / "tokenizer.json").write_text(json.dumps({"class": type(tokenizer).__name__}))
+    (folder / "tokenizer.json").write_text(json.dumps({"class": name}))
 
 
 def load_tokenizer(folder):
     """Reads a tokenizer that `save_tokenizer` wrote."""
     folder = pathlib.Path(folder)
     if not (folder / "tokenizer.json").exists():
-        raise ValueError(f"`folder` must be one that `save_tokenizer` wrote. Received: {str(folder)!r}")
+        raise ValueError(f"`folder` must be one that `save_tokenizer` wrote. Received: folder={str(folder)!r}")
     name = json.loads((folder / "tokenizer.json").read_text())["class"]
     return TOKENIZERS[one_of("class", name, TOKENIZERS)].load(folder)
+
+
+def fingerprint(tokenizer):
+    """A string that is another one for another tokenizer: a hash of all that `save_tokenizer` writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        save_tokenizer(tokenizer, folder)
+        files = sorted(path for path in pathlib.Path(folder).rglob("*") if path.is_file())
+        return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+
+
+def _clean(texts):
+    """The texts, with "?" in the place of what UTF-8 cannot hold."""
+    if isinstance(texts, str):
+        raise ValueError(f"`texts` must be several strings. Received: texts={texts[:80]!r}")
+    return (text.encode("utf-8", "replace").decode() for text in texts)
 
 
 def _content(row):

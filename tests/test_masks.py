@@ -170,6 +170,13 @@ def test_memory_mask_per_query():
         assert_close(whole[:, i : i + 1], layer(x[:, i : i + 1], memory, memory_mask=rows[:, i]))
 
 
+def test_segments_of_symbolic_tensors():
+    numbers = keras.Input((3,), dtype="int32")
+    assert array(keras.Model(numbers, masks.segments(numbers))(np.array([[1, 1, 2]]))).tolist() == [
+        [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
+    ]
+
+
 def test_one_mask_for_the_whole_batch():
     x, mask = normal(2, 5, 8), np.array([[True, True, True, False, True]])
     for options in ({}, {"window": 2}):

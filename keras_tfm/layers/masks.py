@@ -52,7 +52,7 @@ def segments(query_segments, key_segments=None):
     """
     query_segments = ops.convert_to_tensor(query_segments)
     key_segments = query_segments if key_segments is None else ops.convert_to_tensor(key_segments)
-    return query_segments[:, :, None] == key_segments[:, None, :]
+    return ops.equal(query_segments[:, :, None], key_segments[:, None, :])
 
 
 def combine(*masks, rank=0):
@@ -89,13 +89,15 @@ def check(name, mask, ranks=(2, 3, 4), of=None):
     if mask is None:
         return None
     mask = mask if hasattr(mask, "shape") else ops.convert_to_tensor(mask)
-    dtype, ends = keras.backend.standardize_dtype(mask.dtype), (mask.shape[0], mask.shape[-1])
+    dtype, shape = keras.backend.standardize_dtype(mask.dtype), tuple(mask.shape)
     batch, length = (None, None) if of is None else of.shape[:2]
-    suits = ends[0] in (None, 1, batch or ends[0]) and ends[1] in (None, length or ends[1])
-    if "float" in dtype or len(mask.shape) not in ranks or not suits:
+    suits = (
+        len(shape) in ranks and shape[0] in (None, 1, batch or shape[0]) and shape[-1] in (None, length or shape[-1])
+    )
+    if "float" in dtype or not suits:
         raise ValueError(
             f"`{name}` must be boolean (True = may attend) or 0/1 integers, of rank {' or '.join(map(str, ranks))}, "
-            f"for {batch=} and {length=}. Received: dtype={dtype}, shape={tuple(mask.shape)}"
+            f"for {batch=} and {length=}. Received: {dtype=}, {shape=}"
         )
     return mask if dtype == "bool" else ops.not_equal(mask, 0)
 

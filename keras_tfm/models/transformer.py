@@ -29,6 +29,9 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
         outputs = super().call(inputs, reverse=reverse)
         return outputs if reverse else outputs * math.sqrt(self.output_dim)
 
+    def compute_mask(self, inputs, mask=None):  # Keras' own layer hangs its mask on a tensor that `call` leaves behind
+        return ops.not_equal(inputs, 0) if "int" in keras.backend.standardize_dtype(inputs.dtype) else None
+
 
 def _embedding(vocab_size, dim, tied, name):
     """Features of unit size come out, and logits of unit size from features of unit size."""

@@ -1,0 +1,191 @@
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import keras
+import numpy as np
+import pytest
+from conftest import BACKEND, array, assert_close, gradients, normal
+from keras import ops
+
+from keras_tfm import training
+from keras_tfm.models import transformer
+
+LABELS = np.array([[3, 1, 4, 0], [5, 0, 0, 0]])
+SIZES = {"num_layers": 1, "model_dim": 16, "num_heads": 2, "ff_dim": 32}
+
+
+def test_schedule_is_that_of_the_paper():
+    schedule, dim, warmup = training.InverseSquareRoot((512 * 4000) ** -0.5, 4000), 512, 4000
+    for step in (1, 100, 4000, 4001, 100_000):
+        expected = dim**-0.5 * min(step**-0.5, step * warmup**-1.5)
+        np.testing.assert_allclose(float(schedule(step - 1)), expected, rtol=1e-5)
+    assert type(schedule).from_config(schedule.get_config()).get_config() == schedule.get_config()
+
+
+@pytest.mark.parametrize("name", training.SCHEDULES)
+def test_schedules_rise_and_fall(name):
+    schedule = training.SCHEDULES[name](0.1, 50, 500)
+    rates = np.array([float(schedule(step)) for step in range(500)])
+    assert abs(rates.max() - 0.1) < 1e-3 and abs(rates.argmax() - 49) <= 1
+    assert (np.diff(rates[:50]) > 0).all() and (np.diff(rates[51:]) < 0).all()
+
+
+def test_loss_without_smoothing_is_the_crossentropy_of_what_is_not_padding():
+    logits = normal(2, 4, 7)
+    probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    chosen = [probabilities[i, j, LABELS[i, j]] for i, j in np.argwhere(LABELS)]
+    assert_close(training.SmoothedCrossentropy(0.0)(LABELS, logits), -np.log(chosen).mean())
+
+
+@pytest.mark.parametrize("smoothing", [0.1, 0.5])
+def test_smoothing_equals_crossentropy_with_spread_targets(smoothing):
+    logits = normal(2, 4, 7)
+    targets = (1 - smoothing) * np.eye(7)[LABELS] + smoothing / 7
+    expected = keras.losses.CategoricalCrossentropy(from_logits=True, reduction="none")(targets, logits)
+    assert_close(training.SmoothedCrossentropy(smoothing)(LABELS, logits), array(expected)[LABELS > 0].mean())
+
+
+def test_padding_has_no_gradient():
+    loss = training.SmoothedCrossentropy(0.1, r_drop=1.0)
+    labels = np.concatenate([LABELS, LABELS])
+    (gradient,) = gradients(lambda logits: loss(labels, logits), normal(4, 4, 7))
+    assert (gradient[labels == 0] == 0).all() and (np.abs(gradient[labels > 0]).max(-1) > 0).all()
+
+
+def test_an_empty_batch_costs_nothing():
+    assert float(training.SmoothedCrossentropy()(np.zeros((2, 3), int), normal(2, 3, 7))) == 0
+
+
+def test_losses_are_float32_under_mixed_precision():
+    logits = ops.cast(100 * normal(2, 4, 7), "float16")
+    loss = training.SmoothedCrossentropy(0.1, r_drop=1.0)(LABELS, logits)
+    assert keras.backend.standardize_dtype(loss.dtype) == "float32" and np.isfinite(array(loss))
+
+
+def test_r_drop_is_the_mean_divergence_of_twins_and_leaves_other_rows_alone():
+    labels, logits = np.concatenate([LABELS, LABELS]), normal(4, 4, 7)
+    plain, dropped = training.SmoothedCrossentropy(0.0), training.SmoothedCrossentropy(0.0, r_drop=2.0)
+    p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    both = (p[:2] * np.log(p[:2] / p[2:]) + p[2:] * np.log(p[2:] / p[:2])).sum(-1) / 2
+    assert_close(dropped(labels, logits) - plain(labels, logits), both[LABELS > 0].mean(), 1e-4)
+    strangers = np.concatenate([LABELS, LABELS[::-1]])
+    assert_close(dropped(strangers, logits), plain(strangers, logits))
+    twins = np.concatenate([logits[:2], logits[:2]])
+    assert_close(dropped(labels, twins), plain(labels, twins))
+
+
+def test_metrics_leave_padding_out_and_add_up_over_batches():
+    accuracy, perplexity, logits = training.TokenAccuracy(), training.Perplexity(), normal(2, 4, 7)
+    for row in range(2):
+        accuracy.update_state(LABELS[row : row + 1], logits[row : row + 1])
+        perplexity.update_state(LABELS[row : row + 1], logits[row : row + 1])
+    right = (logits.argmax(-1) == LABELS)[LABELS > 0]
+    assert_close(accuracy.result(), right.mean())
+    assert_close(perplexity.result(), np.exp(array(training.SmoothedCrossentropy(0.0)(LABELS, logits))), 1e-4)
+
+
+def model_and_data(seed=0):
+    keras.utils.set_random_seed(seed)
+    model = transformer(9, dropout=0.2, **SIZES)
+    model.compile(keras.optimizers.Adam(0.01), training.SmoothedCrossentropy())
+    rng = np.random.default_rng(seed)
+    source, target, labels = (rng.integers(1, 9, (8, length)) for length in (5, 4, 4))
+    return model, {"source": source, "target": target}, labels
+
+
+def test_average_of_one_checkpoint_is_itself_and_of_two_their_mean(tmp_path):
+    model, inputs, labels = model_and_data()
+    model.fit(inputs, labels, epochs=3, verbose=0, callbacks=[training.Run(tmp_path, keep=2)])
+    files = training.checkpoints(tmp_path)
+    assert [file.name for file in files] == ["00002.npz", "00003.npz"]
+    last = [array(weight) for weight in model.weights]
+    training.average_checkpoints(model, files[-1:])
+    for weight, expected in zip(model.weights, last, strict=True):
+        assert_close(weight, expected, 0)
+    with np.load(files[0]) as first:
+        training.average_checkpoints(model, files)
+        for number, weight in enumerate(model.weights):
+            assert_close(weight, (last[number] + first[str(number)]) / 2, 1e-6)
+    with pytest.raises(ValueError, match="`files` must name at least one"):
+        training.average_checkpoints(model, [])
+
+
+def test_metrics_are_a_table_with_a_row_for_each_epoch(tmp_path):
+    model, inputs, labels = model_and_data()
+    callbacks = [training.TokensPerSecond(32), training.Run(tmp_path)]
+    model.fit(inputs, labels, batch_size=4, epochs=2, verbose=0, validation_data=(inputs, labels), callbacks=callbacks)
+    with open(tmp_path / "metrics.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["epoch"] for row in rows] == ["1", "2"]
+    assert {"loss", "val_loss", "tokens/s"} <= set(rows[0]) and float(rows[1]["tokens/s"]) > 0
+
+
+def test_a_run_of_another_model_is_refused(tmp_path):
+    model, inputs, labels = model_and_data()
+    model.fit(inputs, labels, verbose=0, callbacks=[training.Run(tmp_path)])
+    other = transformer(9, **{**SIZES, "num_layers": 2})
+    other.compile("adam", training.SmoothedCrossentropy())
+    with pytest.raises(ValueError, match="must come from the same model"):
+        training.Run(tmp_path).restore(other)
+
+
+def test_patience_survives(tmp_path):
+    model, inputs, labels = model_and_data()
+    stopping = keras.callbacks.EarlyStopping("loss", patience=2, min_delta=100)
+    run = training.Run(tmp_path, siblings=[stopping])
+    model.fit(inputs, labels, epochs=2, verbose=0, callbacks=[stopping, run])
+    again = keras.callbacks.EarlyStopping("loss", patience=2, min_delta=100)
+    run = training.Run(tmp_path, siblings=[again])
+    first = run.restore(model)
+    assert first == 2
+    history = model.fit(inputs, labels, initial_epoch=first, epochs=9, verbose=0, callbacks=[again, run])
+    assert len(history.history["loss"]) == 1  # the second epoch without a better loss
+
+
+OPTIONS = {
+    "task": "reverse",
+    "num_examples": 300,
+    **SIZES,
+    "dropout": 0.2,
+    "seed": 3,
+    "batch_tokens": 256,
+    "num_shapes": 2,
+    "steps": 40,
+    "steps_per_epoch": 8,
+    "warmup_steps": 10,
+    "average": 2,
+    "verbose": 2,
+    "backend": BACKEND,
+}
+
+
+def train(out):
+    flags = [f"--{name}={value}" for name, value in OPTIONS.items()]
+    command = [sys.executable, "-m", "keras_tfm", "train", *flags, "--out", str(out)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_killed_and_started_again_equals_uninterrupted(tmp_path):
+    killed = train(tmp_path / "killed")
+    state = tmp_path / "killed/state.npz"
+    deadline = time.monotonic() + 240
+    while not (state.exists() and len(training.checkpoints(tmp_path / "killed")) > 1):
+        assert killed.poll() is None and time.monotonic() < deadline, killed.communicate()[0]
+        time.sleep(0.02)
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    whole = train(tmp_path / "whole")
+    again = train(tmp_path / "killed")
+    outputs = [process.communicate(timeout=300)[0] for process in (whole, again)]
+    assert [whole.returncode, again.returncode] == [0, 0], outputs
+    assert "going on after epoch" in outputs[1] and "going on" not in outputs[0]
+    ours, theirs = (keras.models.load_model(tmp_path / run / "model.keras") for run in ("killed", "whole"))
+    for weight, expected in zip(ours.weights, theirs.weights, strict=True):
+        np.testing.assert_array_equal(array(weight), array(expected))
+    assert (tmp_path / "killed/metrics.csv").read_text().count("\n") == 6
+    assert json.loads((tmp_path / "killed/config.json").read_text())["steps"] == 40

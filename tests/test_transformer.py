@@ -1,0 +1,144 @@
+import keras
+import numpy as np
+import pytest
+from conftest import PRECISIONS, TOLERANCE, array, assert_close, compiled
+from keras import ops
+
+from keras_tfm.models import PRESETS, decoder_lm, encoder_classifier, transformer
+from keras_tfm.models.transformer import ENCODINGS
+
+SIZES = {"num_layers": 2, "model_dim": 16, "num_heads": 2, "ff_dim": 32}
+SOURCE = np.array([[5, 6, 7, 8, 2, 0], [9, 8, 2, 0, 0, 0]])
+TARGET = np.array([[1, 4, 5, 6, 7], [1, 9, 4, 0, 0]])
+
+
+def ids(source=SOURCE, target=TARGET):
+    return {"source": source, "target": target}
+
+
+def spread(model):
+    """Weights away from their beginnings, so that all of them matter."""
+    for weight in model.trainable_variables:
+        weight.assign(weight + 0.1 * keras.random.normal(weight.shape))
+    return model
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS)
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "relative", "alibi", None])
+def test_steps_equal_the_full_pass(positions, dtype):
+    keras.config.set_dtype_policy(dtype)
+    try:
+        model = spread(transformer(10, positions=positions, norm_first=True, max_length=8, **SIZES))
+        full = array(model(ids()))
+        cache = model.start(ops.convert_to_tensor(SOURCE), 5)
+        prefill, cache = model.step(ops.convert_to_tensor(TARGET[:, :2]), 0, cache)
+        steps = [array(prefill)]
+        for t in range(2, 5):
+            logits, cache = model.step(ops.convert_to_tensor(TARGET[:, t : t + 1]), t, cache)
+            steps.append(array(logits))
+    finally:
+        keras.config.set_dtype_policy("float32")
+    seen = TARGET != 0
+    assert_close(np.concatenate(steps, axis=1)[seen], full[seen], 3 * TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"positions_in": "every_layer"},
+        {"positions_combine": "concat"},
+        {"positions": "learned", "positions_in": "every_layer", "positions_combine": "concat", "max_length": 6},
+        {"num_decoder_layers": 1, "norm": "rms", "norm_first": True, "activation": "swiglu", "window": 3},
+        {"score": "additive", "heads": "wide", "num_kv_heads": 1, "tied_output": False},
+        {"target_vocab_size": 12, "tied_output": False, "mixing": "hard"},
+        {"target_vocab_size": 12},
+    ],
+)
+def test_every_option_decodes_saves_and_loads(options, tmp_path):
+    model = spread(transformer(10, **options, **SIZES))
+    expected = array(model(ids()))
+    assert expected.shape == (2, 5, options.get("target_vocab_size", 10))
+    cache = model.start(ops.convert_to_tensor(SOURCE), 5)
+    logits, _ = model.step(ops.convert_to_tensor(TARGET[:, :3]), 0, cache)
+    assert_close(array(logits), expected[:, :3])
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert_close(loaded(ids()), expected)
+    assert_close(loaded.step(ops.convert_to_tensor(TARGET[:, :1]), 0, loaded.start(SOURCE, 5))[0], expected[:, :1])
+
+
+def test_padding_changes_nothing():
+    model = spread(transformer(10, **SIZES))
+    short = model(ids(SOURCE[1:, :3], TARGET[1:, :3]))
+    assert_close(array(model(ids()))[1:, :3], short)
+
+
+def test_the_future_changes_nothing():
+    model = spread(transformer(10, **SIZES))
+    changed = TARGET.copy()
+    changed[0, 3:] = 9
+    np.testing.assert_array_equal(array(model(ids()))[0, :3], array(model(ids(target=changed)))[0, :3])
+
+
+def test_packed_equals_unpacked():
+    options = {**SIZES, "positions": "learned", "max_length": 8}
+    plain, packed = spread(transformer(10, **options)), transformer(10, packed=True, **options)
+    packed.set_weights(plain.get_weights())
+    inputs = {
+        "source": np.array([[5, 6, 7, 8, 2, 9, 8, 2, 0]]),
+        "target": np.array([[1, 4, 5, 6, 7, 1, 9, 4]]),
+        "source_segments": np.array([[1, 1, 1, 1, 1, 2, 2, 2, 0]]),
+        "target_segments": np.array([[1, 1, 1, 1, 1, 2, 2, 2]]),
+        "source_positions": np.array([[0, 1, 2, 3, 4, 0, 1, 2, 0]]),
+        "target_positions": np.array([[0, 1, 2, 3, 4, 0, 1, 2]]),
+    }
+    expected, actual = array(plain(ids())), array(packed(inputs))
+    assert_close(actual[0, :5], expected[0])
+    assert_close(actual[0, 5:], expected[1, :3])
+
+
+def test_parameters_of_the_presets_are_those_of_the_papers():
+    assert transformer(10_000, **PRESETS["tiny"]).count_params() == 2_605_056
+    base = transformer(37_000, **PRESETS["base"]).count_params()
+    assert abs(base - 63e6) < 1e6  # "65 million" in the paper, with 37,000 tokens
+
+
+def test_embeddings_are_shared_and_tied_as_told():
+    count = lambda **options: transformer(100, **options, **SIZES).count_params()  # noqa: E731
+    assert count(tied_output=False) - count() == 100 * 16
+    assert count(target_vocab_size=50) - count() == 50 * 16
+
+
+def test_language_model_steps_equal_the_full_pass():
+    model = spread(decoder_lm(10, positions="rotary", **SIZES))
+    full = array(model(TARGET[:1]))
+    cache, steps = model.start(ops.convert_to_tensor(TARGET[:1]), 5), []
+    step = compiled(model.step)
+    for t in range(5):
+        logits, cache = step(ops.convert_to_tensor(TARGET[:1, t : t + 1]), ops.convert_to_tensor(t), cache)
+        steps.append(array(logits))
+    assert_close(np.concatenate(steps, axis=1), full)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", "first"])
+def test_classifier_ignores_padding(pooling):
+    model = spread(encoder_classifier(10, 3, pooling, **SIZES))
+    assert_close(model(SOURCE)[1:], model(SOURCE[1:, :3]))
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: transformer(0, **SIZES), ["vocab_size", "positive", "0"]),
+        (lambda: transformer(10, positions="gps", **SIZES), ["positions", *ENCODINGS, "'gps'"]),
+        (lambda: transformer(10, positions_in="attic", **SIZES), ["positions_in", "every_layer", "'attic'"]),
+        (lambda: transformer(10, positions_combine="mix", **SIZES), ["combine", "concat", "'mix'"]),
+        (lambda: transformer(10, dropout=2, **SIZES), ["dropout", "less than 1", "2"]),
+        (lambda: transformer(10, **{**SIZES, "num_layers": 0}), ["num_layers", "positive", "0"]),
+        (lambda: encoder_classifier(10, 3, "median", **SIZES), ["pooling", "mean", "'median'"]),
+    ],
+)
+def test_bad_arguments(make, words):
+    with pytest.raises(ValueError) as error:
+        make()
+    assert all(word in str(error.value) for word in words), str(error.value)
