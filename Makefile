@@ -7,7 +7,8 @@ WORKERS ?= 2
 .DELETE_ON_ERROR:
 
 demo: .venv/installed-demo
-	$(BIN)/keras-tfm demo
+	$(BIN)/keras-tfm train --task dates --out runs/dates --num_layers 2 --dropout 0 --smoothing 0 --schedule cosine \
+		--learning_rate 0.003 --warmup_steps 200 --steps 1400 --steps_per_epoch 200 --batch_tokens 1024 --num_shapes 4
 
 test: test-tensorflow test-jax
 
@@ -32,7 +33,7 @@ format: .venv/installed-check
 clean:
 	rm -rf .venv
 
-.venv/installed-demo: EXTRAS = tensorflow,plot
+.venv/installed-demo: EXTRAS = tensorflow,train
 .venv/installed-test: EXTRAS = test
 .venv/installed-check: EXTRAS = check
 .venv/installed-%: setup.cfg pyproject.toml

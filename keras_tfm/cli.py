@@ -118,10 +118,12 @@ def train(out, seed, precision, average, verbose, **options):
 
     from keras_tfm import plots, text, training
 
-    _remember(out, {"seed": seed, "precision": precision, **options})
+    config = json.loads(json.dumps({"seed": seed, "precision": precision, **options}, default=str))
+    check_same_run(out, config)
     keras.utils.set_random_seed(seed)
     keras.config.set_dtype_policy(precision)
     batches, valid, tokenizers = prepare(out / "data", seed=seed, verbose=verbose, **options)
+    (out / "config.json").write_text(json.dumps(config, indent=1))
     model = build(tokenizers, **options)
     compile_model(model, **options)
     print(f"{keras.backend.backend()}, {model.count_params():,} parameters, {len(batches)} batches of {batches.shapes}")
@@ -175,21 +177,17 @@ def show(task, model, tokenizers, count=1000):
     print(f"{sum(right) / count:.1%} of {count:,} unseen texts exactly right")
 
 
-def _remember(out, options):
-    """Writes the options of a run into its folder, or refuses to go on with others."""
-    file = out / "config.json"
-    options = json.loads(json.dumps(options, default=str))
-    if file.exists():
-        before = json.loads(file.read_text())
-        changed = [name for name in {**before, **options} if before.get(name) != options.get(name)]
-        changed = [name for name in changed if name not in ("steps", "patience")]
-        if changed:
-            raise ValueError(
-                f"`out` must be a new folder, or one of a run with the same options. Received: {out} with other "
-                + ", ".join(sorted(changed))
-            )
-    out.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(options, indent=1))
+def check_same_run(out, config):
+    """Refuses to go on in a folder with other options than before; only how long it trains may change."""
+    if not (out / "config.json").exists():
+        return
+    before = json.loads((out / "config.json").read_text())
+    changed = {name for name in {**before, **config} if before.get(name) != config.get(name)} - {"steps", "patience"}
+    if changed:
+        raise ValueError(
+            "`out` must be a new folder, or that of a run with the same options. "
+            f"Received: {out} with other {', '.join(sorted(changed))}"
+        )
 
 
 def prepare(folder, task, num_examples, source, target, valid_source, valid_target, tokenizer, vocab_size, **options):

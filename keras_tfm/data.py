@@ -249,7 +249,7 @@ def choose_shapes(counts, num_shapes):
     [(2, 3), (8, 8)]
     """
     longest = np.argwhere(counts).max(0)
-    step = -(-longest.max() // 64)  # the longer the texts, the more coarsely: time stays short
+    step = -(-longest.max() // 128)  # the longer the texts, the more coarsely: time stays short
     cells = -(-np.argwhere(counts) // step)
     coarse = np.zeros(cells.max(0) + 1, int)
     np.add.at(coarse, tuple(cells.T), counts[counts > 0])
@@ -309,7 +309,8 @@ class _Epochs(keras.utils.PyDataset):
         return min(map(sum, self.block_steps)) // self.num_workers
 
     def __getitem__(self, index):
-        return _or_sample(self.batch(0, index), index)
+        batch = self.batch(0, index)
+        return batch if len(self) == 1 else _or_sample(batch, index)
 
     def mean_tokens(self):
         """Labels of a batch, the end tokens among them, on the average."""

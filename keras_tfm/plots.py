@@ -76,6 +76,7 @@ def learning_curve(history, path):
             if points:
                 axis.plot(*zip(*points, strict=True), label=label, marker="." if len(points) < 30 else None)
         axis.set_xlabel("epoch")
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set_ylabel(name)
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.3)

@@ -1,3 +1,5 @@
+import inspect
+import json
 import os
 import subprocess
 import sys
@@ -5,27 +7,53 @@ import sys
 import pytest
 from conftest import BACKEND
 
+from keras_tfm.cli import MODEL_FLAGS
+
+SMALL = (
+    "--num_layers 1 --model-dim 16 --num_heads 2 --ff_dim 32 --steps 6 --batch-tokens 512 --num_shapes 2 --verbose 2"
+)
+
 
 def keras_tfm(*arguments, **environment):
-    command = [sys.executable, "-m", "keras_tfm", *arguments]
+    command = [sys.executable, "-m", "keras_tfm", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
 
 
-def test_demo_learns_to_reverse_and_draws_it(tmp_path):
+def test_flags_are_the_arguments_of_the_builder():
+    from keras_tfm.layers import MultiHeadSelfAttention, TransformerEncoderBlock
+    from keras_tfm.models.transformer import Stack, transformer
+
+    functions = transformer, Stack.__init__, TransformerEncoderBlock.__init__
+    names = {name for function in functions for name in inspect.signature(function).parameters}
+    names |= set(MultiHeadSelfAttention.OPTIONS)
+    not_flags = {"self", "name", "block", "options", "kwargs", "vocab_size", "target_vocab_size", "causal"}
+    assert names - not_flags == set(MODEL_FLAGS)
+
+
+def test_training_from_two_files(tmp_path):
+    for name, line in (("source", "ein {} hund"), ("target", "a {} dog")):
+        (tmp_path / name).write_text("".join(line.format(chr(97 + n % 26)) + "\n" for n in range(80)))
+    flags = ["--source", tmp_path / "source", "--target", tmp_path / "target", "--tokenizer", "bpe", "--separate"]
+    flags += ["--valid-source", tmp_path / "source", "--valid-target", tmp_path / "target", "--vocab_size", 320]
     other = "jax" if BACKEND == "tensorflow" else "tensorflow"
-    run = keras_tfm("demo", "--out", str(tmp_path), "--length", "6", "--backend", BACKEND, KERAS_BACKEND=other)
+    out = ["--out", tmp_path / "run", "--backend", BACKEND]
+    run = keras_tfm("train", *flags, *SMALL.split(), *out, KERAS_BACKEND=other)
     assert run.returncode == 0, run.stderr
-    assert f"backend {BACKEND}" in run.stdout
-    assert float(run.stdout.split("new sequences: ")[1].split("%")[0]) > 99
-    assert (tmp_path / "attention.png").stat().st_size > 1000 and (tmp_path / "reverse.keras").exists()
+    assert f"{BACKEND}, " in run.stdout and "val_perplexity" in run.stdout
+    files = {file.name for file in (tmp_path / "run").iterdir()}
+    assert files >= {"config.json", "model.keras", "metrics.csv", "learning_curve.png", "state.npz", "checkpoints"}
+    assert json.loads((tmp_path / "run/config.json").read_text())["model_dim"] == 16
+    changed = keras_tfm("train", *flags, *SMALL.split(), *out, "--ff_dim", 64)
+    assert changed.returncode == 1 and "other ff_dim" in changed.stderr and "Traceback" not in changed.stderr
 
 
 @pytest.mark.parametrize(
     "arguments, word",
     [
         ((), "command"),
-        (("demo", "--backend", "abacus"), "abacus"),
-        (("demo", "--length", "0"), "--length: invalid positive value: '0'"),
+        (("train", "--backend", "abacus"), "abacus"),
+        (("train", "--steps", "0"), "--steps: invalid positive value: '0'"),
+        (("train", "--task", "chess"), "chess"),
         (("sing",), "sing"),
     ],
 )
@@ -34,6 +62,19 @@ def test_bad_command_lines(arguments, word):
     assert run.returncode == 2 and word in run.stderr and "Traceback" not in run.stderr
 
 
+@pytest.mark.parametrize(
+    "arguments, word",
+    [
+        ((), "`task` or `source` must be given"),
+        (("--source", "missing.txt", "--target", "missing.txt"), "missing.txt: there is no such file"),
+    ],
+)
+def test_errors_are_one_line(arguments, word, tmp_path):
+    run = keras_tfm("train", "--out", tmp_path / "run", *arguments)
+    assert run.returncode == 1 and word in run.stderr and "Traceback" not in run.stderr
+    assert not (tmp_path / "run/config.json").exists()
+
+
 def test_help_needs_no_backend():
-    run = keras_tfm("demo", "--help", KERAS_BACKEND="none")
-    assert run.returncode == 0 and "--epochs" in run.stdout
+    run = keras_tfm("train", "--help", KERAS_BACKEND="none")
+    assert run.returncode == 0 and "--model_dim" in run.stdout
