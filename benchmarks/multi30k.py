@@ -16,10 +16,12 @@ FLAGS = {
     "tokenizer": "bpe",
     "vocab_size": 10_000,
     "batch_tokens": 8192,
-    "num_shapes": 4,
-    "steps": 8000,
+    "num_shapes": 3,
+    "steps": 12_000,
     "learning_rate": 0.005,
     "warmup_steps": 2000,
+    "schedule": "cosine",
+    "r_drop": 5,
     "average": 10,
 }
 
@@ -41,7 +43,15 @@ def main():
     texts += ["--valid_source", file("val", "en"), "--valid_target", file("val", "de")]
     start = time.perf_counter()
     model, tokenizers = cli.main(
-        ["train", *texts, "--out", str(options.out), *(f"--{name}={value}" for name, value in FLAGS.items()), *flags]
+        [
+            "train",
+            *texts,
+            "--out",
+            str(options.out),
+            *(f"--{name}={value}" for name, value in FLAGS.items()),
+            "--norm_first",
+            *flags,
+        ]
     )
     print(f"trained in {time.perf_counter() - start:.0f} s")
     for split in ("val", "test_2016_flickr"):

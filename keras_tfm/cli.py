@@ -1,6 +1,7 @@
 """The command `keras-tfm`."""
 
 import argparse
+import functools
 import json
 import os
 import pathlib
@@ -136,8 +137,12 @@ def train(out, seed, precision, average, verbose, **options):
     if first:
         print(f"going on after epoch {first} of {epochs}")
     callbacks = [training.TokensPerSecond(batches.mean_tokens()), stopping, run]
+    try:
+        callbacks.append(training.TensorBoardScalars(out / "tensorboard"))
+    except ImportError as error:
+        print(f"no events for TensorBoard: {error}")
     if options["ema"]:
-        callbacks.insert(0, keras.callbacks.SwapEMAWeights(swap_on_epoch=True))
+        callbacks.insert(0, keras.callbacks.SwapEMAWeights())
     model.fit(
         batches.repeat(first * steps_per_epoch),
         steps_per_epoch=steps_per_epoch,
@@ -148,7 +153,7 @@ def train(out, seed, precision, average, verbose, **options):
         shuffle=False,
         verbose=verbose,
     )
-    if average > 1:
+    if average > 1 and not options["ema"]:
         training.average_checkpoints(model, training.checkpoints(out)[-average:])
     model.save(out / "model.keras")
     for name, tokenizer in tokenizers.items():
@@ -219,10 +224,14 @@ def prepare(folder, task, num_examples, source, target, valid_source, valid_targ
         )
         for n in samples
     ]
-    sizes = {"batch_tokens": options["batch_tokens"], "num_shapes": options["num_shapes"], "seed": options["seed"]}
-    batches = data.Batches(encoded, copies=2 if options["r_drop"] else 1, **sizes)
+    if options.get("packed"):
+        serve = functools.partial(data.PackedBatches, length=options.get("max_length", 512))
+    else:
+        serve = functools.partial(data.Batches, num_shapes=options["num_shapes"])
+    serve = functools.partial(serve, batch_tokens=options["batch_tokens"], seed=options["seed"])
+    batches = serve(encoded, copies=2 if options["r_drop"] else 1)
     if valid is not None:
-        valid = data.Batches(data.encode_pairs(valid, folder / "valid", *both, **encode), shuffle=False, **sizes)
+        valid = serve(data.encode_pairs(valid, folder / "valid", *both, **encode), shuffle=False)
     return batches, valid, tokenizers
 
 

@@ -246,6 +246,33 @@ class Run(keras.callbacks.Callback):
         _write_whole(self.folder / "metrics.csv", write, mode="w")
 
 
+class TensorBoardScalars(keras.callbacks.Callback):
+    """Writes the metrics of each epoch for TensorBoard; unlike Keras' own callback, without TensorFlow.
+
+    Args:
+        folder: of the event files; `tensorboard --logdir folder` shows them. Needs the extra `train`.
+    """
+
+    def __init__(self, folder):
+        super().__init__()
+        try:
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        except ImportError as error:
+            raise ImportError("TensorBoard is not installed: pip install 'keras_tfm[train]'") from error
+        self.writer = EventFileWriter(str(folder))
+
+    def on_epoch_end(self, epoch, logs=None):
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=name, simple_value=float(value)) for name, value in (logs or {}).items()]
+        self.writer.add_event(Event(wall_time=time.time(), step=epoch + 1, summary=Summary(value=values)))
+        self.writer.flush()
+
+    def on_train_end(self, logs=None):
+        self.writer.close()
+
+
 def checkpoints(folder):
     """The checkpoints of a `Run`, oldest first."""
     return sorted((pathlib.Path(folder) / "checkpoints").glob("*.npz"))

@@ -41,7 +41,15 @@ def test_training_from_two_files(tmp_path):
     assert run.returncode == 0, run.stderr
     assert f"{BACKEND}, " in run.stdout and "val_perplexity" in run.stdout
     files = {file.name for file in (tmp_path / "run").iterdir()}
-    assert files >= {"config.json", "model.keras", "metrics.csv", "learning_curve.png", "state.npz", "checkpoints"}
+    assert files >= {
+        "config.json",
+        "model.keras",
+        "metrics.csv",
+        "learning_curve.png",
+        "state.npz",
+        "checkpoints",
+        "tensorboard",
+    }
     assert json.loads((tmp_path / "run/config.json").read_text())["model_dim"] == 16
     changed = keras_tfm("train", *flags, *SMALL.split(), *out, "--ff_dim", 64)
     assert changed.returncode == 1 and "other ff_dim" in changed.stderr and "Traceback" not in changed.stderr

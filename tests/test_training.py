@@ -125,6 +125,16 @@ def test_metrics_are_a_table_with_a_row_for_each_epoch(tmp_path):
     assert {"loss", "val_loss", "tokens/s"} <= set(rows[0]) and float(rows[1]["tokens/s"]) > 0
 
 
+def test_tensorboard_reads_the_metrics(tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    model, inputs, labels = model_and_data()
+    history = model.fit(inputs, labels, epochs=2, verbose=0, callbacks=[training.TensorBoardScalars(tmp_path)])
+    events = accumulator.EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [event.step for event in events.Scalars("loss")] == [1, 2]
+    assert_close([event.value for event in events.Scalars("loss")], history.history["loss"])
+
+
 def test_a_run_of_another_model_is_refused(tmp_path):
     model, inputs, labels = model_and_data()
     model.fit(inputs, labels, verbose=0, callbacks=[training.Run(tmp_path)])
