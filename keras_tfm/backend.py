@@ -69,3 +69,21 @@ def compiled(function):
 
         return tf.function(function)
     return function
+
+
+def whole(name, value):
+    """`value` as an int or as a tensor of integers."""
+    if isinstance(value, int):
+        return value
+    value = ops.convert_to_tensor(value)
+    if "int" not in keras.backend.standardize_dtype(value.dtype):
+        raise ValueError(f"`{name}` must be whole. Received: {name} of dtype {value.dtype}")
+    return ops.cast(value, "int32")
+
+
+def known(value):
+    """`value` as an int, or None while a graph is traced that has yet to learn it."""
+    try:
+        return int(value)
+    except (TypeError, NotImplementedError):
+        return None

@@ -54,7 +54,10 @@ def main(argv=None):
 def _underscored(word):
     """Flags are spelled like arguments; hyphens do as well."""
     flag, equals, value = word.partition("=")
-    return "--" + flag[2:].replace("-", "_") + equals + value if flag.startswith("--") else word
+    if not flag.startswith("--"):
+        return word
+    prefix = "--no-" if flag.startswith("--no-") else "--"
+    return prefix + flag.removeprefix(prefix).replace("-", "_") + equals + value
 
 
 def positive(text):

@@ -12,6 +12,7 @@ PACKAGE = pathlib.Path(keras_tfm.__file__).parent
 ORDER = [
     "arguments",
     "backend",
+    "recording",
     "tasks",
     "layers",
     "models",

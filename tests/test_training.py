@@ -92,7 +92,7 @@ def test_metrics_leave_padding_out_and_add_up_over_batches():
 def model_and_data(seed=0):
     keras.utils.set_random_seed(seed)
     model = transformer(9, dropout=0.2, **SIZES)
-    model.compile(keras.optimizers.Adam(0.01), training.SmoothedCrossentropy())
+    model.compile(keras.optimizers.Adam(0.01), training.SmoothedCrossentropy(), jit_compile=BACKEND == "jax")
     rng = np.random.default_rng(seed)
     source, target, labels = (rng.integers(1, 9, (8, length)) for length in (5, 4, 4))
     return model, {"source": source, "target": target}, labels
@@ -176,6 +176,7 @@ OPTIONS = {
 
 def train(out):
     flags = [f"--{name}={value}" for name, value in OPTIONS.items()]
+    flags += ["--jit_compile" if BACKEND == "jax" else "--no-jit_compile"]  # the quicker start
     command = [sys.executable, "-m", "keras_tfm", "train", *flags, "--out", str(out)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

@@ -6,8 +6,8 @@ from keras_tfm.layers.attention import (
     MultiHeadAttention,
     MultiHeadSelfAttention,
     attend,
-    record_attention,
     self_attention,
 )
 from keras_tfm.layers.blocks import FeedForward, TransformerDecoderBlock, TransformerEncoderBlock
 from keras_tfm.layers.positions import PositionalEncoding, sinusoids
+from keras_tfm.recording import record_attention

@@ -4,19 +4,16 @@ The maths are free functions, to be read beside a paper; the layers hold the par
 Axes: b batch, q query, k key, h heads, g key/value heads, r query heads that share one of them, d head_dim.
 """
 
-import contextlib
-import contextvars
 import math
-import warnings
 from functools import partial
 
 import keras
 from keras import ops
 
-from keras_tfm import backend
+from keras_tfm import backend, recording
 from keras_tfm.arguments import one_of, positive, rate
 from keras_tfm.layers import masks
-from keras_tfm.layers.positions import SCHEMES, known, whole
+from keras_tfm.layers.positions import SCHEMES
 
 
 def dot(q, k):
@@ -159,53 +156,6 @@ def local_attention(attend, q, k, v, window, causal=False, key_mask=None):
     return ops.concatenate(contexts, axis=1)[:, :length]
 
 
-_COMPILED = {"run_eagerly": True, "train_function": None, "test_function": None, "predict_function": None}
-_recordings = contextvars.ContextVar("attention maps, one dict for each context", default=())
-
-
-@contextlib.contextmanager
-def record_attention(*models):
-    """Collects the maps of all attention layers that run inside the context, in any model, which stays as it is.
-
-    Gives a dict: path of the layer → a list of arrays (batch, heads, query, key), one for each call. Name the models
-    whose `predict` and `evaluate` are to be recorded, beside plain calls; they run eagerly meanwhile.
-
-    >>> layer = MultiHeadSelfAttention(num_heads=2, name="attention")
-    >>> with record_attention() as maps:
-    ...     y = layer(ops.ones((1, 3, 4)))
-    >>> maps["attention"][0].shape
-    (1, 2, 3, 3)
-    """
-    maps, before = {}, [{name: getattr(model, name) for name in _COMPILED} for model in models]
-    token = _recordings.set((*_recordings.get(), (maps, bool(models))))
-    try:
-        for model in models:
-            for name, value in _COMPILED.items():
-                setattr(model, name, value)
-        yield maps
-        if not maps:
-            warnings.warn("No attention layer ran eagerly: name the model in `record_attention(model)`.", stacklevel=3)
-    finally:
-        _recordings.reset(token)
-        for model, state in zip(models, before, strict=True):
-            for name, value in state.items():
-                setattr(model, name, value)
-
-
-def _record(path, weights):
-    try:
-        weights = ops.convert_to_numpy(weights)
-    except Exception as error:  # each backend has its own for a tensor without a value
-        if any(named for _, named in _recordings.get()):  # Keras tries a model out before it runs it eagerly
-            return
-        raise RuntimeError(
-            "`record_attention` needs layers that run eagerly: call the model itself, or name the model in "
-            f"`record_attention(model)` before `model.predict`. Received: a compiled call of {path!r}"
-        ) from error
-    for maps, _ in _recordings.get():
-        maps.setdefault(path, []).append(weights)
-
-
 # Word → width of a head, for an input of width k and h heads.
 HEADS = {
     "standard": lambda k, h: k // h,  # each head sees the whole input, through k/h features
@@ -334,7 +284,7 @@ class MultiHeadAttention(masks.MaskedLayer):
         """What the queries find, (b, q, h, d), by the cheapest way that is exact."""
         dropping = self.dropout is not None and training
         plain = self.score == "scaled_dot" and self.mixing == "soft" and self.scheme.bias is None and not dropping
-        if attention_mask is None and not _recordings.get():
+        if attention_mask is None and not recording.recording():
             length = ops.shape(q)[1]
             if self.window and not (isinstance(length, int) and length <= 2 * self.window):
                 weigh = partial(self.weigh, start=self.window, training=training)
@@ -359,8 +309,8 @@ class MultiHeadAttention(masks.MaskedLayer):
             bias = self.scheme.bias(distance, self.num_heads, self.causal, **self.position_weights)
         dropout = partial(self.dropout, training=training) if self.dropout else None
         context, weights = attend(q, k, v, score, MIXINGS[self.mixing], mask, bias, dropout)
-        if _recordings.get():
-            _record(self.path, weights)
+        if recording.recording():
+            recording.record(self.path, weights)
         return context
 
     def finish(self, context, mask):
@@ -414,7 +364,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
 
     def call(self, x, mask=None, attention_mask=None, cache=None, start=0, training=None):
         q, k, v = (self.project(dense, x) for dense in (self.query_dense, self.key_dense, self.value_dense))
-        start = whole("start", start)
+        start = backend.whole("start", start)
         places = ops.arange(ops.shape(x)[1], dtype="int32") + start
         q, k = self.scheme.rotate(q, places), self.scheme.rotate(k, places)
         if cache is None:
@@ -436,7 +386,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         """The queries, if the cache has room for them; if only a run can know, NaN rather than a wrong place."""
         if not self.causal:
             raise ValueError("`cache` needs causal=True, since cached tokens see no later ones. Received: causal=False")
-        room, first, count = ops.shape(cache["k"])[1], known(start), ops.shape(q)[1]
+        room, first, count = ops.shape(cache["k"])[1], backend.known(start), ops.shape(q)[1]
         if first is None or not (isinstance(room, int) and isinstance(count, int)):
             return ops.where(ops.logical_and(start >= 0, start + count <= room), q, math.nan)
         if first < 0 or first + count > room:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
+from keras_tfm import backend
 from keras_tfm.arguments import one_of, positive
 
 
@@ -64,11 +65,11 @@ class PositionalEncoding(keras.layers.Layer):
     def call(self, x, positions=None, start=0):
         length = ops.shape(x)[1]
         if positions is None:
-            start = whole("start", start)
-            positions, last = (ops.arange(length, dtype="int32") + start)[None], known(start + length - 1)
+            start = backend.whole("start", start)
+            positions, last = (ops.arange(length, dtype="int32") + start)[None], backend.known(start + length - 1)
         else:
-            positions = whole("positions", positions)
-            last = known(ops.max(positions))
+            positions = backend.whole("positions", positions)
+            last = backend.known(ops.max(positions))
         if self.kind == "learned" and last is not None and last >= self.max_length:
             raise ValueError(
                 "`max_length` must exceed the position of every token. "
@@ -92,24 +93,6 @@ class PositionalEncoding(keras.layers.Layer):
     def compute_output_shape(self, x_shape):
         extra = 1 if self.kind == "index" else self.dim or x_shape[-1]
         return x_shape if self.combine == "add" else (*x_shape[:-1], x_shape[-1] + extra)
-
-
-def whole(name, value):
-    """`value` as an int or as a tensor of integers."""
-    if isinstance(value, int):
-        return value
-    value = ops.convert_to_tensor(value)
-    if "int" not in keras.backend.standardize_dtype(value.dtype):
-        raise ValueError(f"`{name}` must be whole. Received: {name} of dtype {value.dtype}")
-    return ops.cast(value, "int32")
-
-
-def known(value):
-    """`value` as an int, or None while a graph is traced that has yet to learn it."""
-    try:
-        return int(value)
-    except (TypeError, NotImplementedError):
-        return None
 
 
 def rotate(x, positions):

@@ -1,0 +1,60 @@
+"""Attention maps of any model, while it runs."""
+
+import contextlib
+import contextvars
+import warnings
+
+from keras import ops
+
+_COMPILED = {"run_eagerly": True, "train_function": None, "test_function": None, "predict_function": None}
+_recordings = contextvars.ContextVar("attention maps, one dict for each context", default=())
+
+
+@contextlib.contextmanager
+def record_attention(*models):
+    """Collects the maps of all attention layers that run inside the context, in any model, which stays as it is.
+
+    Gives a dict: path of the layer → a list of arrays (batch, heads, query, key), one for each call. Name the models
+    whose `predict` and `evaluate` are to be recorded, beside plain calls; they run eagerly meanwhile.
+
+    >>> from keras_tfm.layers import MultiHeadSelfAttention
+    >>> layer = MultiHeadSelfAttention(num_heads=2, name="attention")
+    >>> with record_attention() as maps:
+    ...     y = layer(ops.ones((1, 3, 4)))
+    >>> maps["attention"][0].shape
+    (1, 2, 3, 3)
+    """
+    maps, before = {}, [{name: getattr(model, name) for name in _COMPILED} for model in models]
+    token = _recordings.set((*_recordings.get(), (maps, bool(models))))
+    try:
+        for model in models:
+            for name, value in _COMPILED.items():
+                setattr(model, name, value)
+        yield maps
+        if not maps:
+            warnings.warn("No attention layer ran eagerly: name the model in `record_attention(model)`.", stacklevel=3)
+    finally:
+        _recordings.reset(token)
+        for model, state in zip(models, before, strict=True):
+            for name, value in state.items():
+                setattr(model, name, value)
+
+
+def record(path, weights):
+    """Keeps the weights (batch, heads, query, key) of a layer, if anyone is recording."""
+    try:
+        weights = ops.convert_to_numpy(weights)
+    except Exception as error:  # each backend has its own for a tensor without a value
+        if any(named for _, named in _recordings.get()):  # Keras tries a model out before it runs it eagerly
+            return
+        raise RuntimeError(
+            "`record_attention` needs layers that run eagerly: call the model itself, or name the model in "
+            f"`record_attention(model)` before `model.predict`. Received: a compiled call of {path!r}"
+        ) from error
+    for maps, _ in _recordings.get():
+        maps.setdefault(path, []).append(weights)
+
+
+def recording():
+    """Whether anyone is."""
+    return bool(_recordings.get())
