@@ -9,10 +9,8 @@ from conftest import BACKEND
 
 from keras_tfm.cli import MODEL_FLAGS
 
-SMALL = (
+SMALL = "--num_layers 1 --model-dim 16 --num_heads 2 --ff_dim 32 --steps 6 --batch-tokens 512 --num_shapes 2"
 SMALL += " --jit-compile" if BACKEND == "jax" else " --no-jit-compile"  # the quicker start
-    "--num_layers 1 --model-dim 16 --num_heads 2 --ff_dim 32 --steps 6 --batch-tokens 512 --num_shapes 2 --verbose 2"
-)
 
 
 def keras_tfm(*arguments, **environment):
