@@ -3,9 +3,12 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
 
 
+@pytest.mark.slow
 def test_build_your_own():
     file = EXAMPLES / "build_your_own.py"
     run = subprocess.run([sys.executable, file], capture_output=True, text=True)

@@ -23,8 +23,12 @@ def spread(model):
     return model
 
 
-@pytest.mark.parametrize("dtype", PRECISIONS)
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "relative", "alibi", None])
+POSITIONS = ["sinusoidal", "learned", "rotary", "relative", "alibi", None]
+
+
+@pytest.mark.parametrize(
+    "positions, dtype", [*((kind, "float32") for kind in POSITIONS), *(("learned", dtype) for dtype in PRECISIONS[1:])]
+)
 def test_steps_equal_the_full_pass(positions, dtype):
     keras.config.set_dtype_policy(dtype)
     try:
@@ -97,10 +101,8 @@ def test_packed_equals_unpacked():
     assert_close(actual[0, 5:], expected[1, :3])
 
 
-def test_parameters_of_the_presets_are_those_of_the_papers():
-    assert transformer(10_000, **PRESETS["tiny"]).count_params() == 2_605_056
-    base = transformer(37_000, **PRESETS["base"]).count_params()
-    assert abs(base - 63e6) < 1e6  # "65 million" in the paper, with 37,000 tokens
+def test_the_tiny_preset_has_so_many_parameters():
+    assert transformer(10_000, **PRESETS["tiny"]).count_params() == 2_605_056  # 2.6 M
 
 
 def test_embeddings_are_shared_and_tied_as_told():
