@@ -158,6 +158,8 @@ def train(out, seed, precision, average, verbose, **options):
     )
     if average > 1 and not options["ema"]:
         training.average_checkpoints(model, training.checkpoints(out)[-average:])
+    trained, model = model, type(model).from_config(model.get_config())  # without optimizer: a third of the size
+    model.set_weights(trained.get_weights())
     model.save(out / "model.keras")
     for name, tokenizer in tokenizers.items():
         text.save_tokenizer(tokenizer, out / name)
