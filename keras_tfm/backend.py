@@ -85,5 +85,5 @@ def known(value):
     """`value` as an int, or None while a graph is traced that has yet to learn it."""
     try:
         return int(value)
-    except (TypeError, NotImplementedError):
+    except (TypeError, NotImplementedError):  # what JAX and TensorFlow raise for a tensor without a value
         return None

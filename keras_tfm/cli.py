@@ -46,8 +46,6 @@ def main(argv=None):
     try:
         return run(**arguments)
     except (ValueError, OSError) as error:
-        if os.environ.get("KERAS_TFM_TRACEBACK"):
-            raise
         sys.exit(f"keras-tfm: error: {error}")
 
 
@@ -134,12 +132,14 @@ def train(out, seed, precision, average, verbose, **options):
 
     steps_per_epoch = min(options["steps_per_epoch"] or len(batches), options["steps"])
     epochs = -(-options["steps"] // steps_per_epoch)
-    stopping = keras.callbacks.EarlyStopping("val_loss", patience=options["patience"] or epochs)
-    run = training.Run(out, keep=max(average, 1), siblings=[stopping])
+    if options["patience"] and valid is None:
+        raise ValueError(f"`patience` must come with texts to validate on. Received: patience={options['patience']}")
+    stopping = [keras.callbacks.EarlyStopping("val_loss", patience=options["patience"])] if options["patience"] else []
+    run = training.Run(out, keep=average, siblings=stopping)
     first = run.restore(model)
     if first:
         print(f"going on after epoch {first} of {epochs}")
-    callbacks = [training.TokensPerSecond(batches.mean_tokens()), stopping, run]
+    callbacks = [training.TokensPerSecond(batches.mean_tokens()), *stopping, run]
     try:
         callbacks.append(training.TensorBoardScalars(out / "tensorboard"))
     except ImportError as error:
@@ -217,7 +217,7 @@ def prepare(folder, task, num_examples, source, target, valid_source, valid_targ
     tokenizers = {}
     for name, side in sides.items():
         if not (folder / name).exists():
-            texts = (text for pair in pairs for text in (pair if side is None else pair[side : side + 1]))
+            texts = (line for pair in pairs for line in (pair if side is None else pair[side : side + 1]))
             text.save_tokenizer(text.train_tokenizer(texts, kind, vocab_size), folder / name)
         tokenizers[name] = text.load_tokenizer(folder / name)
     encode = {"max_length": options.get("max_length", 512) - 1, "verbose": options["verbose"]}
