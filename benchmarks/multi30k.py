@@ -43,7 +43,7 @@ def main():
     texts += ["--valid_source", file("val", "en"), "--valid_target", file("val", "de")]
     start = time.perf_counter()
     recipe = ["--norm_first", *(f"--{name}={value}" for name, value in FLAGS.items())]
-    model, tokenizers = cli.main(["train", *texts, "--out", str(options.out), *recipe, *flags])
+    model, tokenizers = cli.run(["train", *texts, "--out", str(options.out), *recipe, *flags])
     print(f"trained in {time.perf_counter() - start:.0f} s")
     for split in ("val", "test_2016_flickr"):
         report(split, model, tokenizers["tokenizer"], file(split, "en"), file(split, "de"), options)

@@ -33,18 +33,23 @@ MODEL_FLAGS = {
 }
 
 
-def main(argv=None):
-    """Runs the command line `argv`, or that of the process."""
+def main():
+    """Runs the command line of the process; what it returns would be its exit status."""
+    run(sys.argv[1:])
+
+
+def run(argv):
+    """Runs a command line; returns what its command does."""
     parser = argparse.ArgumentParser(prog="keras-tfm", description="Transformers for Keras.")
     commands = parser.add_subparsers(required=True, metavar="command")
     add_train(commands)
-    arguments = vars(parser.parse_args([_underscored(word) for word in (sys.argv[1:] if argv is None else argv)]))
-    backend, run = arguments.pop("backend"), arguments.pop("run")
+    arguments = vars(parser.parse_args([_underscored(word) for word in argv]))
+    backend, command = arguments.pop("backend"), arguments.pop("command")
     if backend:
         os.environ["KERAS_BACKEND"] = backend  # read when Keras is imported, below
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
-        return run(**arguments)
+        return command(**arguments)
     except (ValueError, OSError) as error:
         sys.exit(f"keras-tfm: error: {error}")
 
@@ -73,7 +78,7 @@ def add_train(commands):
         description="Train a translator. The same command again goes on where the last one was stopped.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.set_defaults(run=train)
+    parser.set_defaults(command=train)
     add = parser.add_argument_group("data").add_argument
     add("--task", choices=("dates", "reverse", "copy"), help="a built-in task, in place of files")
     add("--num_examples", type=positive, default=100_000, help="pairs of the built-in task")
@@ -203,6 +208,7 @@ def check_same_run(out, config):
 def prepare(folder, task, num_examples, source, target, valid_source, valid_target, tokenizer, vocab_size, **options):
     """Reads, learns tokenizers, encodes: batches for training, batches for validation or None, tokenizers."""
     from keras_tfm import data, tasks, text
+    from keras_tfm.batches import Batches, PackedBatches
 
     if (task is None) == (source is None):
         received = "both" if task else "neither"
@@ -230,9 +236,9 @@ def prepare(folder, task, num_examples, source, target, valid_source, valid_targ
         for n in samples
     ]
     if options.get("packed"):
-        serve = functools.partial(data.PackedBatches, length=options.get("max_length", 512))
+        serve = functools.partial(PackedBatches, length=options.get("max_length", 512))
     else:
-        serve = functools.partial(data.Batches, num_shapes=options["num_shapes"])
+        serve = functools.partial(Batches, num_shapes=options["num_shapes"])
     serve = functools.partial(serve, batch_tokens=options["batch_tokens"], seed=options["seed"])
     batches = serve(encoded, copies=2 if options["r_drop"] else 1)
     if valid is not None:

@@ -1,18 +1,29 @@
 """Helpers shared by the tests; each run has one backend, that of KERAS_BACKEND."""
 
+import functools
 import os
+from importlib.metadata import version
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# The tests compile thousands of small kernels and run each a few times: the quickest way to compile wins.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+# The tests compile thousands of small kernels and run each a few times: the quickest way to compile wins. XLA aborts at
+# a flag that it does not know, and later versions know the second one no more.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0"
+    + " --xla_cpu_use_fusion_emitters=false" * version("jaxlib").startswith("0.10."),
+)
 
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
+from keras_tfm.data import encode_pairs
+from keras_tfm.text import ByteTokenizer
+
 BACKEND = keras.backend.backend()
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+BYTES = ByteTokenizer()
 TOLERANCE = {"float32": 1e-5, "mixed_bfloat16": 5e-2, "mixed_float16": 6e-3}
 
 
@@ -81,3 +92,19 @@ def largest_tensor(function, x):
     graph = tf.function(function).get_concrete_function(tf.TensorSpec(x.shape, x.dtype)).graph
     outputs = [output for operation in graph.get_operations() for output in operation.outputs]
     return max(output.shape.num_elements() or 0 for output in outputs if output.shape.rank is not None)
+
+
+@functools.cache
+def random_texts(count, longest=12, seed=0):
+    """Pairs of texts that are all different: each begins with its number."""
+    rng = np.random.default_rng(seed)
+    words = lambda: "".join(rng.choice(list("abc "), rng.integers(0, longest + 1)))  # noqa: E731
+    return [(f"{number}{words()}", f"{number}{words()}") for number in range(count)]
+
+
+def encode(pairs, folder, *tokenizers, **options):
+    return encode_pairs(pairs, folder, *(tokenizers or [BYTES]), verbose=0, **options)
+
+
+def texts_of(pairs):
+    return [tuple(BYTES.decode(side[n] for side in (pairs.sources, pairs.targets))) for n in range(len(pairs))]

@@ -1,0 +1,67 @@
+"""The input pipeline by itself, and beside the training that it feeds.
+
+python benchmarks/pipeline.py DATA [--steps 8]      KERAS_BACKEND chooses TensorFlow or JAX
+
+DATA holds `tok/` of Multi30k. Printed: pairs encoded a second; padding and target tokens served a second, by kind of
+batch; target tokens a second of `fit` with the tiny preset.
+"""
+
+import argparse
+import os
+import pathlib
+import tempfile
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+
+from keras_tfm import data, text, training
+from keras_tfm.batches import Batches, PackedBatches, padding_share
+from keras_tfm.models import PRESETS, transformer
+
+KINDS = {
+    "14 shapes": lambda pairs: Batches(pairs, 4096),
+    "3 shapes": lambda pairs: Batches(pairs, 4096, num_shapes=3),
+    "packed": lambda pairs: PackedBatches(pairs, 4096),
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", metavar="DATA", type=pathlib.Path)
+    parser.add_argument("--steps", type=int, default=8, help="of training that are timed")
+    options = parser.parse_args()
+    files = data.ParallelFiles(*(options.folder / f"tok/train.lc.norm.tok.{side}.gz" for side in ("en", "de")))
+    tokenizer = text.train_tokenizer((line for pair in files for line in pair), "bpe", 10_000)
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        pairs = data.encode_pairs(files, folder, tokenizer, verbose=0)
+        print(f"encoded {len(files) / (time.perf_counter() - start):,.0f} pairs a second\n")
+        print("| batches | padding | served, tokens/s |\n| --- | --- | --- |")
+        for name, make in KINDS.items():
+            batches = make(pairs)
+            print(f"| {name} | {padding_share(batches):.1%} | {served(batches):,.0f} |")
+        tokens = trained(pairs, tokenizer, options.steps)
+    print(f"\n`fit` of the tiny preset on {keras.backend.backend()}: {tokens:,.0f} tokens/s")
+
+
+def served(batches):
+    """Target tokens a second, of a whole epoch that was not seen before."""
+    start = time.perf_counter()
+    tokens = sum(int((batches.batch(1, index)[1] > 0).sum()) for index in range(len(batches)))
+    return tokens / (time.perf_counter() - start)
+
+
+def trained(pairs, tokenizer, steps):
+    """Target tokens a second of training, once all shapes are compiled."""
+    batches = Batches(pairs, 4096, num_shapes=1)
+    model = transformer(tokenizer.vocab_size, **PRESETS["tiny"])
+    model.compile("adam", training.SmoothedCrossentropy())
+    speed = training.TokensPerSecond(batches.mean_tokens())
+    model.fit(batches.repeat(), steps_per_epoch=steps + 1, shuffle=False, callbacks=[speed])
+    return speed.rate()
+
+
+if __name__ == "__main__":
+    main()
