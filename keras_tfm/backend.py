@@ -58,12 +58,17 @@ def _cudnn_attention(q, k, v, key_mask, causal):
     return jnp.where(lengths[:, None, None, None] > 0, context, 0)
 
 
-def compiled(function):
-    """`function(array, size)` with one program for each shape and size."""
+def compiled(function, variables):
+    """`function(array, size)` with one program for each shape and size; it sees new values of the variables."""
     if keras.backend.backend() == "jax":
         import jax
 
-        return jax.jit(function, static_argnums=1)
+        def run(values, array, size):
+            with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
+                return function(array, size)
+
+        program = jax.jit(run, static_argnums=2)
+        return lambda array, size: program([variable.value for variable in variables], array, size)
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 

@@ -2,6 +2,8 @@
 
 import argparse
 import functools
+import gzip
+import itertools
 import json
 import os
 import pathlib
@@ -43,6 +45,9 @@ def run(argv):
     parser = argparse.ArgumentParser(prog="keras-tfm", description="Transformers for Keras.")
     commands = parser.add_subparsers(required=True, metavar="command")
     add_train(commands)
+    add_translate(commands)
+    add_evaluate(commands)
+    add_plot(commands)
     arguments = vars(parser.parse_args([_underscored(word) for word in argv]))
     backend, command = arguments.pop("backend"), arguments.pop("command")
     if backend:
@@ -175,21 +180,157 @@ def train(out, seed, precision, average, verbose, **options):
     except ImportError as error:
         print(f"no learning curve: {error}")
     if options["task"]:
-        show(options["task"], model, tokenizers)
+        show(options["task"], model, tokenizers, verbose)
     return model, tokenizers
 
 
-def show(task, model, tokenizers, count=1000):
+def show(task, model, tokenizers, verbose, count=1000):
     """Prints how many texts of the test split come out exactly right, and twenty of them."""
-    from keras_tfm import decoding, tasks
+    from keras_tfm import tasks
+    from keras_tfm.translator import Translator
 
     pairs = tasks.TASKS[task](count, "test")
-    sides = tuple(tokenizers.values())
-    answers = decoding.translate(model, sides[0], sides[-1], [source for source, _ in pairs])
+    translate = Translator(model, *tokenizers.values(), beams=1, batch_size=128)
+    answers = translate([source for source, _ in pairs], verbose)
     right = [answer == target for answer, (_, target) in zip(answers, pairs, strict=True)]
     for (source, target), answer in zip(pairs[:20], answers, strict=False):
         print(f"  {source} → {answer}" + ("" if answer == target else f"   (wrong: {target})"))
     print(f"{sum(right) / count:.1%} of {count:,} unseen texts exactly right")
+
+
+def add_translate(commands):
+    parser = commands.add_parser(
+        "translate",
+        help="translate files or standard input, line by line",
+        description="Translate texts line by line. With --out, the same command again goes on where that file ends.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.set_defaults(command=translate)
+    parser.add_argument("model", type=pathlib.Path, help="folder that `keras-tfm train` wrote")
+    parser.add_argument("files", nargs="*", type=pathlib.Path, help="texts, plain or .gz; none: standard input")
+    parser.add_argument("--out", type=pathlib.Path, help="file for the translations, in place of standard output")
+    add_decoding(parser)
+
+
+def add_evaluate(commands):
+    parser = commands.add_parser(
+        "evaluate",
+        help="score a translator: BLEU, chrF, exact match, perplexity, speed",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.set_defaults(command=evaluate)
+    parser.add_argument("model", type=pathlib.Path, help="folder that `keras-tfm train` wrote")
+    parser.add_argument("--source", type=pathlib.Path, required=True, help="texts, plain or .gz")
+    parser.add_argument("--reference", type=pathlib.Path, required=True, help="their translations")
+    parser.add_argument("--tokenize", default="13a", help="sacreBLEU's tokeniser; none for text that is tokens already")
+    add_decoding(parser)
+
+
+def add_plot(commands):
+    parser = commands.add_parser(
+        "plot",
+        help="draw what a translation attends to",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.set_defaults(command=plot)
+    parser.add_argument("model", type=pathlib.Path, help="folder that `keras-tfm train` wrote")
+    parser.add_argument("text", help="a sentence")
+    parser.add_argument("--layer", type=int, default=-1, help="block of the decoder, from 0; -1 is the last")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("attention.png"), help="file to write")
+    parser.add_argument("--backend", choices=("tensorflow", "jax"), help="in place of KERAS_BACKEND")
+
+
+def add_decoding(parser):
+    """Flags that are arguments of `Translator` and of what it hands on."""
+    add = parser.add_argument_group("decoding").add_argument
+    add("--beams", type=positive, default=4, help="hypotheses that are kept; 1 is greedy")
+    add("--length_penalty", type=float, default=1.0, help="exponent of the length that scores are divided by")
+    add("--batch_size", type=positive, default=64, help="texts that are translated together")
+    add("--max_length", type=positive, default=512, help="tokens of the longest text")
+    add("--no_repeat_ngram", type=int, default=0, help="so many tokens in a row never come twice; 0: no such rule")
+    add("--backend", choices=("tensorflow", "jax"), help="in place of KERAS_BACKEND")
+
+
+def load_translator(model, beams=1, length_penalty=None, **options):
+    from keras_tfm.translator import Translator
+
+    if beams > 1:
+        options["length_penalty"] = length_penalty
+    return Translator.load(model, beams=beams, **options)
+
+
+def translate(model, files, out, **options):
+    """Translates lines of files or of standard input, see `keras-tfm translate --help`."""
+    translator = load_translator(model, **options)
+    lines = itertools.chain.from_iterable(map(_lines, files)) if files else _decoded(sys.stdin.buffer)
+    if out is None:
+        for translation in translator.stream(lines):
+            print(_one_line(translation), flush=True)
+        return
+    done = _whole_lines(out)
+    if done:
+        print(f"going on after line {done:,} of {out}", file=sys.stderr)
+    with open(out, "a", encoding="utf-8") as file:
+        for number, translation in enumerate(translator.stream(itertools.islice(lines, done, None)), done + 1):
+            file.write(_one_line(translation) + "\n")
+            if number % 1000 == 0:
+                file.flush()
+                print(f"\r{number:,} lines", end="", file=sys.stderr, flush=True)
+    print(f"\rwrote {out}", file=sys.stderr)
+
+
+def _lines(path):
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+        yield from _decoded(file)
+
+
+def _decoded(file):
+    """Lines of a binary file; what is no UTF-8 becomes U+FFFD, and is said."""
+    for number, line in enumerate(file, 1):
+        line = line.rstrip(b"\r\n")
+        text = line.decode("utf-8", "replace")
+        if "\ufffd" in text and text.encode() != line:
+            print(f"line {number}: not UTF-8, and read with \ufffd in its place", file=sys.stderr)
+        yield text
+
+
+def _one_line(text):
+    return " ".join(text.splitlines()) if text else text
+
+
+def _whole_lines(path):
+    """How many whole lines a file has; cuts off what comes behind them."""
+    if not path.exists():
+        return 0
+    count = end = 0
+    with open(path, "rb+") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                count, end = count + 1, end + len(line)
+        file.truncate(end)
+    return count
+
+
+def evaluate(model, source, reference, tokenize, **options):
+    """Prints and returns the scores of a translator, see `keras-tfm evaluate --help`."""
+    from keras_tfm import data, evaluation
+
+    pairs = data.ParallelFiles(source, reference)
+    translator = load_translator(model, **options)
+    sources, references = zip(*pairs, strict=True)
+    result = evaluation.evaluate(translator, sources, references, tokenize, verbose=1)
+    signatures = result.pop("signatures")
+    for name, value in result.items():
+        print(f"{name:12} {value:10,.2f}  {signatures.get(name, '')}")
+    return result
+
+
+def plot(model, text, layer, out):
+    """Draws the attention of each target token to the source, see `keras-tfm plot --help`."""
+    from keras_tfm import plots
+
+    translation = plots.translation_map(load_translator(model), text, out, layer)
+    print(f"{text} → {translation}\nwrote {out}")
 
 
 def check_same_run(out, config):

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from keras_tfm.text import END, START
+
 
 def attention_map(weights, query_labels, key_labels, path, title=None):
     """Writes the heads of one attention layer as a PNG, queries downwards and keys across.
@@ -51,6 +53,37 @@ def attention_map(weights, query_labels, key_labels, path, title=None):
     if title:
         figure.suptitle(title)
     figure.savefig(path, dpi=150)
+
+
+def translation_map(translator, text, path, layer=-1):
+    """Translates a sentence and writes what each token of the translation attends to, head by head, as a PNG.
+
+    Args:
+        translator: a `Translator`.
+        text: a sentence.
+        path: file to write.
+        layer: block of the decoder, counted from 0; -1 is the last.
+
+    Returns:
+        the translation.
+    """
+    from keras_tfm.recording import record_attention
+
+    model = translator.models[0]
+    names = [layer.name for layer in model.layers if layer.name.startswith("decoder_") and hasattr(layer, "attention")]
+    if not -len(names) <= layer < len(names):
+        raise ValueError(f"`layer` must be one of {-len(names)} … {len(names) - 1}. Received: {layer=}")
+    if not text.strip():
+        raise ValueError(f"`text` must have a word. Received: {text=}")
+    (translation,) = translator([text])
+    (source,), (target,) = translator.source_tokenizer.encode([text]), translator.target_tokenizer.encode([translation])
+    with record_attention() as maps:
+        model({"source": np.array([[*source, END]]), "target": np.array([[START, *target]])})
+    weights = maps[model.get_layer(names[layer]).memory_attention.path][0][0]  # (heads, target, source)
+    sides = ((translator.target_tokenizer, translation), (translator.source_tokenizer, text))
+    labels = [[piece.replace("▁", "␣") for piece in [*tokenizer.pieces(string), "end"]] for tokenizer, string in sides]
+    attention_map(weights, *labels, path, title=f"{text} → {translation}")
+    return translation
 
 
 def learning_curve(history, path):

@@ -7,6 +7,7 @@ import warnings
 from keras import ops
 
 _COMPILED = {"run_eagerly": True, "train_function": None, "test_function": None, "predict_function": None}
+_captures = contextvars.ContextVar("attention maps as tensors, one dict for each context", default=())
 _recordings = contextvars.ContextVar("attention maps, one dict for each context", default=())
 
 
@@ -40,8 +41,23 @@ def record_attention(*models):
                 setattr(model, name, value)
 
 
+@contextlib.contextmanager
+def capture_attention():
+    """Collects the maps of attention layers as tensors, for use inside of the same compiled function."""
+    maps = {}
+    token = _captures.set((*_captures.get(), maps))
+    try:
+        yield maps
+    finally:
+        _captures.reset(token)
+
+
 def record(path, weights):
     """Keeps the weights (batch, heads, query, key) of a layer, if anyone is recording."""
+    for maps in _captures.get():
+        maps.setdefault(path, []).append(weights)
+    if not _recordings.get():
+        return
     try:
         weights = ops.convert_to_numpy(weights)
     except Exception as error:  # each backend has its own for a tensor without a value
@@ -57,4 +73,4 @@ def record(path, weights):
 
 def recording():
     """Whether anyone is."""
-    return bool(_recordings.get())
+    return bool(_recordings.get() or _captures.get())

@@ -1,36 +1,355 @@
+import itertools
+
+import keras
 import numpy as np
-from conftest import array
+import pytest
+from conftest import BACKEND, array, assert_close, compiled, normal
 from keras import ops
 
-from keras_tfm.decoding import greedy
+from keras_tfm.decoding import NEVER, PENALTIES, beam_search, ensemble, greedy, sample
+from keras_tfm.models import transformer
 from keras_tfm.text import END, START
 
-
-def toy(sequences):
-    """A model that says, row by row, what it is told."""
-    table = ops.one_hot(np.array(sequences), 10)  # (batch, length, vocabulary)
-
-    def step(tokens, position, cache):
-        return ops.take(table, position, axis=1)[:, None], cache
-
-    return (lambda sources, max_length: ops.zeros((len(sequences), 1))), step
+VOCABULARY, STATES = 7, 11
+TABLE = 2 * normal(STATES, VOCABULARY)
+SOURCES = np.array([[3, 1, 5], [0, 2, 0], [8, 5, 4], [4, 4, 0]], "int32")
 
 
-def test_greedy_stops_at_the_end_and_pads_behind_it():
-    start, step = toy([[5, END, 7, 7, 7, 7], [4, 4, 4, END, 7, 7]])
-    ids = greedy(start, step, ops.zeros((2, 3), dtype="int32"), 6)
-    assert array(ids).tolist() == [[5, END, 0, 0, 0, 0], [4, 4, 4, END, 0, 0]]
+class Language:
+    """Whose next token depends on all before it, and on the source, by a state that is cached for each hypothesis."""
+
+    def __init__(self, table=TABLE):
+        self.table, self.steps = np.asarray(table, "float32"), 0
+
+    def start(self, sources, max_length):
+        sources = ops.convert_to_tensor(sources)
+        return {"state": sources[:, :1] % STATES, "memory": {"shift": sources[:, 1:2], "source": sources}}
+
+    def step(self, tokens, position, cache):
+        count = ops.shape(tokens)[0] // ops.shape(cache["memory"]["shift"])[0]
+        shift = ops.repeat(cache["memory"]["shift"], count, axis=0)
+        state = (3 * cache["state"] + ops.cast(tokens, cache["state"].dtype) + shift) % STATES
+        self._count()
+        return ops.take(self.table, state, axis=0), {**cache, "state": state}
+
+    def step_and_attention(self, tokens, position, cache):
+        logits, cache = self.step(tokens, position, cache)
+        count = ops.shape(tokens)[0] // ops.shape(cache["memory"]["source"])[0]
+        source = ops.cast(ops.repeat(cache["memory"]["source"], count, axis=0), "float32")
+        return logits, cache, ops.softmax(source * ops.sin(1.0 + ops.cast(cache["state"], "float32")))
+
+    def _count(self):
+        if BACKEND == "jax":  # which runs this function once, to compile it
+            import jax
+
+            jax.debug.callback(lambda: setattr(self, "steps", self.steps + 1))
+        else:
+            self.steps += 1
+
+    def scores(self, source, ids):
+        """Logarithm of the probability of each token of a list, and what each attends to; in plain Python."""
+        state, token, scores, attention = source[0] % STATES, START, [], []
+        for following in ids:
+            state = (3 * state + token + source[1]) % STATES
+            logits = self.table[state].astype("float64")
+            scores.append(logits[following] - np.log(np.exp(logits).sum()))
+            weights = np.exp(np.array(source) * np.sin(1.0 + state))
+            attention.append(weights / weights.sum())
+            token = following
+        return scores, attention
 
 
-def test_greedy_gives_up_at_the_maximum():
-    start, step = toy([[4, 5, 6, 7]])
-    assert array(greedy(start, step, ops.zeros((1, 3), dtype="int32"), 4)).tolist() == [[4, 5, 6, 7]]
+def final_score(language, source, ids, penalty="length", length_penalty=1.0, coverage_penalty=0.0):
+    scores, attention = language.scores(source, ids)
+    covered = np.log(np.minimum(np.sum(attention, axis=0), 1.0)) * (np.array(source) != 0)
+    return sum(scores) / PENALTIES[penalty](len(ids), length_penalty) + coverage_penalty * covered.sum()
 
 
-def test_greedy_begins_with_the_start_token_and_feeds_itself():
-    def step(tokens, position, cache):  # the token that is fed decides the answer
-        answer = ops.where(ops.equal(tokens, START), 6, ops.where(ops.equal(tokens, 6), 8, END))
-        return ops.one_hot(answer, 10), cache
+def everything(max_length, min_length=0):
+    """All that can be said: with the end token last, or as long as may be."""
+    for length in range(max_length + 1):
+        for words in itertools.product(range(3, VOCABULARY), repeat=length):
+            if length == max_length:
+                yield words
+            elif length + 1 >= min_length:
+                yield (*words, END)
 
-    ids = greedy(lambda sources, max_length: ops.zeros((1, 1)), step, ops.zeros((1, 3), dtype="int32"), 4)
-    assert array(ids).tolist() == [[6, 8, END, 0]]
+
+def padded(ids, length):
+    return [*ids, *[0] * (length - len(ids))]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"length_penalty": 0.0},
+        {"length_penalty": 2.0},
+        {"length_penalty": -1.0},
+        {"penalty": "gnmt", "length_penalty": 0.6},
+        {"min_length": 3},
+        {"coverage_penalty": 0.4},
+    ],
+)
+def test_a_beam_as_wide_as_the_space_equals_brute_force(options):
+    language, length, n = Language(), 4, 7
+    step = language.step_and_attention if "coverage_penalty" in options else language.step
+    ids, scores = map(array, beam_search(language.start, step, SOURCES, length, beams=260, n_best=n, **options))
+    words = list(everything(length, options.get("min_length", 0)))
+    options = {name: value for name, value in options.items() if name != "min_length"}
+    for row, source in enumerate(SOURCES.tolist()):
+        best = sorted(words, key=lambda ids: -final_score(language, source, ids, **options))[:n]
+        assert_close(scores[row], np.array([final_score(language, source, ids, **options) for ids in best]), 1e-4)
+        assert ids[row].astype(int).tolist() == [padded(ids, length) for ids in best]
+
+
+def reference(language, source, max_length, beams, length_penalty):
+    """The same beam search in plain Python, to the very end."""
+    alive, ended = [((), 0.0)], []
+    for position in range(max_length):
+        following = [
+            ((*ids, token), sum(language.scores(source, (*ids, token))[0]))
+            for ids, _ in alive
+            for token in (END, *range(3, VOCABULARY))
+        ]
+        best = sorted(following, key=lambda pair: -pair[1])[:beams]
+        last = position == max_length - 1
+        ended += [(ids, score / len(ids) ** length_penalty) for ids, score in best if last or ids[-1] == END]
+        alive = [(ids, score) for ids, score in best if ids[-1] != END]
+    return sorted(ended, key=lambda pair: -pair[1])[:beams]
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
+@pytest.mark.parametrize("beams", [1, 2, 3, 5])
+def test_ending_early_misses_nothing(beams, length_penalty):
+    for seed in range(3):
+        language = Language(2 * normal(STATES, VOCABULARY, seed=seed))
+        for n in {1, beams}:
+            found = beam_search(
+                language.start, language.step, SOURCES, 9, beams, n_best=n, length_penalty=length_penalty
+            )
+            ids, scores = map(array, found)
+            for row, source in enumerate(SOURCES.tolist()):
+                expected = reference(language, source, 9, beams, length_penalty)[:n]
+                assert_close(scores[row], np.array([score for _, score in expected]), 1e-4)
+                said = [tuple(int(token) for token in hypothesis if token) for hypothesis in ids[row]]
+                own = [final_score(language, source, ids, length_penalty=length_penalty) for ids in said]
+                assert_close(scores[row], np.array(own), 1e-4)  # of two that are equally good, either may be found
+                assert len(set(said)) == n
+
+
+MODEL = {"num_layers": 2, "model_dim": 16, "num_heads": 2, "ff_dim": 32, "dropout": 0.0}
+TEXTS = np.array([[5, 6, 7, 8, 2, 0], [9, 8, 2, 0, 0, 0], [4, 2, 0, 0, 0, 0]])
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Random, but decided enough to end now and then."""
+    keras.utils.set_random_seed(3)
+    model = transformer(10, **MODEL)
+    for weight in model.trainable_variables:
+        weight.assign(weight + 0.3 * keras.random.normal(weight.shape))
+    return model
+
+
+def language_or(model, name):
+    return (Language(), SOURCES) if name == "language" else (model, TEXTS)
+
+
+EVERY_MODEL = pytest.mark.parametrize("name", ["language", "transformer"])
+
+
+@EVERY_MODEL
+@pytest.mark.parametrize("constraints", [{}, {"min_length": 4, "forbidden": (5,), "no_repeat_ngram": 2}])
+def test_greedy_equals_a_beam_of_one(name, constraints, model):
+    spoken, sources = language_or(model, name)
+    expected = greedy(spoken.start, spoken.step, sources, 8, **constraints)
+    ids, _ = beam_search(spoken.start, spoken.step, sources, 8, beams=1, **constraints)
+    assert array(ids)[:, 0].tolist() == array(expected).tolist()
+
+
+@EVERY_MODEL
+def test_a_row_does_not_depend_on_its_batch_nor_on_its_place(name, model):
+    spoken, sources = language_or(model, name)
+    search = compiled(lambda sources: beam_search(spoken.start, spoken.step, sources, 8, beams=3, n_best=3))
+    ids, scores = map(array, search(ops.convert_to_tensor(sources)))
+    order = np.random.default_rng(0).permutation(len(sources))
+    shuffled, _ = map(array, search(ops.convert_to_tensor(sources[order])))
+    assert shuffled.tolist() == ids[order].tolist()
+    for row in range(len(sources)):
+        alone, score = map(array, search(ops.convert_to_tensor(sources[row : row + 1])))
+        assert alone[0].tolist() == ids[row].tolist()
+        assert_close(score[0], scores[row], 1e-4)
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_scores_are_those_of_the_full_pass(n, model):
+    ids, scores = map(array, beam_search(model.start, model.step, TEXTS, 8, beams=4, n_best=n))
+    assert (np.diff(scores) <= 0).all()
+    for rank in range(n):
+        labels = ids[:, rank].astype(int)
+        targets = np.where(labels > 0, np.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=START), 0)
+        shares = array(ops.log_softmax(model({"source": TEXTS, "target": targets})))
+        of_labels = np.take_along_axis(shares, labels[..., None], axis=-1)[..., 0] * (labels > 0)
+        assert_close(of_labels.sum(1) / (labels > 0).sum(1), scores[:, rank], 1e-4)
+
+
+class Counted(Language):
+    """Says as many words as the first id of the source."""
+
+    def step(self, tokens, position, cache):
+        count = ops.shape(tokens)[0] // ops.shape(cache["memory"]["source"])[0]
+        wanted = ops.repeat(cache["memory"]["source"][:, :1], count, axis=0)
+        self._count()
+        return 20 * ops.one_hot(ops.where(position < wanted, 4, END), VOCABULARY), cache
+
+
+@pytest.mark.parametrize("decode", [greedy, beam_search])
+def test_decoding_ends_when_all_rows_have_ended(decode):
+    language = Counted()
+    found = decode(language.start, language.step, SOURCES, 1000)
+    ids = array(found) if decode is greedy else array(found[0])[:, 0]
+    assert (ids > 0).sum(1).tolist() == (SOURCES[:, 0] + 1).tolist() and (ids == END).sum(1).tolist() == [1] * 4
+    assert language.steps == SOURCES[:, 0].max() + 1
+
+
+def drawn(seed=0, rows=4000, **options):
+    language = Language()
+    return array(sample(language.start, language.step, np.repeat(SOURCES[:1], rows, axis=0), 3, seed, **options))
+
+
+def shares_of(ids):
+    return np.bincount(ids[:, 0].astype(int), minlength=VOCABULARY) / len(ids)
+
+
+def first_shares(temperature=1.0):
+    state = (3 * (SOURCES[0, 0] % STATES) + START + SOURCES[0, 1]) % STATES
+    logits = np.where(np.isin(np.arange(VOCABULARY), [0, START]), -np.inf, TABLE[state]) / temperature
+    return np.exp(logits) / np.exp(logits).sum()
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_samples_come_by_their_probability(temperature):
+    expected, actual = first_shares(temperature), shares_of(drawn(temperature=temperature))
+    assert (np.abs(actual - expected) < 4.5 * np.sqrt(expected * (1 - expected) / 4000) + 1e-9).all()
+
+
+def test_samples_are_a_function_of_the_seed():
+    assert (drawn(1) == drawn(1)).all() and (drawn(1) != drawn(2)).any()
+
+
+@pytest.mark.parametrize(
+    "options, kept",
+    [
+        ({"top_k": 2}, lambda p: p >= np.sort(p)[-2]),
+        ({"min_p": 0.2}, lambda p: p >= 0.2 * p.max()),
+        ({"top_p": 0.6}, lambda p: np.cumsum(np.sort(p)[::-1])[np.argsort(np.argsort(-p))] - p < 0.6),
+    ],
+)
+def test_samples_come_from_the_best_only(options, kept):
+    expected = np.where(kept(first_shares()), first_shares(), 0)
+    expected = expected / expected.sum()
+    assert 0 < (expected > 0).sum() < VOCABULARY - 2
+    actual = shares_of(drawn(**options))
+    assert (np.abs(actual - expected) < 4.5 * np.sqrt(expected * (1 - expected) / 4000) + 1e-9).all()
+
+
+@EVERY_MODEL
+@pytest.mark.parametrize("options", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"temperature": 1e-4}])
+def test_samples_of_the_best_one_are_greedy(options, name, model):
+    spoken, sources = language_or(model, name)
+    expected = greedy(spoken.start, spoken.step, sources, 6)
+    assert array(sample(spoken.start, spoken.step, sources, 6, **options)).tolist() == array(expected).tolist()
+
+
+def decoded(constraints, max_length=10):
+    """What each way of decoding writes, [ids]."""
+    language = Language()
+    yield array(greedy(language.start, language.step, SOURCES, max_length, **constraints)).astype(int)
+    yield array(sample(language.start, language.step, SOURCES, max_length, **constraints)).astype(int)
+    found, _ = beam_search(language.start, language.step, SOURCES, max_length, n_best=3, **constraints)
+    yield from array(found).astype(int).transpose(1, 0, 2)
+
+
+def test_nothing_forbidden_is_written_and_nothing_too_short():
+    for ids in decoded({"min_length": 5, "forbidden": (3, 5)}):
+        assert not np.isin(ids, [START, 3, 5]).any() and ((ids > 0).sum(1) >= 5).all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_no_ngram_comes_twice(n):
+    repeated = False
+    for free, ids in zip(decoded({}, 5), decoded({"no_repeat_ngram": n}, 5), strict=True):
+        for unconstrained, row in zip(free.tolist(), ids.tolist(), strict=True):
+            grams = [gram for gram in zip(*(row[first:] for first in range(n)), strict=False) if 0 not in gram]
+            assert len(grams) == len(set(grams)), row
+            repeated |= unconstrained != row
+    assert repeated or n == 3  # or nothing was tested
+
+
+def test_a_prefix_is_kept_and_followed_by_what_fits():
+    prefix = np.array([[5, 3], [6, 0], [0, 4], [0, 0]])
+    free = list(decoded({}))
+    for without, ids in zip(free, decoded({"prefix": prefix, "min_length": 3}), strict=True):
+        assert ((ids[:, :2] == prefix) | (prefix == 0)).all() and (ids > 0).sum(1).min() >= 3
+        assert without.shape == ids.shape
+    language = Language()
+    best = array(greedy(language.start, language.step, SOURCES, 10)).astype(int)
+    kept = greedy(language.start, language.step, SOURCES, 10, prefix=best[:, :4])
+    assert array(kept).tolist() == best.tolist()
+
+
+def test_an_ensemble_averages_probabilities():
+    one, two = Language(), Language(2 * normal(STATES, VOCABULARY, seed=5))
+    start, step = ensemble(one, one)
+    alone = beam_search(one.start, one.step, SOURCES, 6, n_best=2)
+    together = beam_search(start, step, SOURCES, 6, n_best=2)
+    assert array(together[0]).tolist() == array(alone[0]).tolist()
+    assert_close(together[1], alone[1])
+    start, step = ensemble(one, two)
+    tokens = np.full((len(SOURCES), 1), START)
+    logits, _ = step(tokens, 0, start(SOURCES, 6))
+    expected = [ops.softmax(m.step(tokens, 0, m.start(SOURCES, 6))[0]) for m in (one, two)]
+    assert_close(ops.softmax(logits), (expected[0] + expected[1]) / 2)
+
+
+def test_attention_of_a_step_is_that_of_the_last_block(model):
+    from keras_tfm.layers import record_attention
+
+    targets = np.array([[START, 4, 5], [START, 6, 3], [START, 7, 7]])
+    with record_attention() as maps:
+        model({"source": TEXTS, "target": targets})
+    (expected,) = maps[model.get_layer("decoder_1").memory_attention.path]
+    cache = model.start(TEXTS, 3)
+    for position in range(3):
+        tokens = targets[:, position : position + 1]
+        logits, cache, attention = model.step_and_attention(tokens, position, cache)
+        assert_close(attention, expected.mean(1)[:, position])
+
+
+@pytest.mark.parametrize(
+    "decode, options, words",
+    [
+        (greedy, {"max_length": 0}, "`max_length` must be a positive"),
+        (greedy, {"min_length": 9}, "`min_length` must be 0 … max_length=6"),
+        (greedy, {"forbidden": (END,)}, "`forbidden` must not hold the end token"),
+        (greedy, {"no_repeat_ngram": -1}, "`no_repeat_ngram` must be an integer of at least 0"),
+        (greedy, {"prefix": np.ones((4, 9), int)}, "`prefix` must be"),
+        (sample, {"temperature": 0}, "`temperature` must be positive"),
+        (sample, {"top_k": 0}, "`top_k` must be a positive"),
+        (sample, {"top_p": 1.5}, "`top_p` must be above 0 and at most 1"),
+        (beam_search, {"beams": 0}, "`beams` must be a positive"),
+        (beam_search, {"beams": 2, "n_best": 3}, "`n_best` must be at most beams=2"),
+        (beam_search, {"penalty": "none"}, "`penalty` must be one of"),
+    ],
+)
+def test_bad_arguments(decode, options, words):
+    language = Language()
+    with pytest.raises(ValueError, match=words):
+        decode(language.start, language.step, SOURCES, **{"max_length": 6, **options})
+
+
+def test_hypotheses_that_there_are_not_have_the_lowest_score():
+    language = Language()
+    ids, scores = beam_search(language.start, language.step, SOURCES, 1, beams=9, n_best=9)
+    assert (array(scores)[:, VOCABULARY - 2 :] == NEVER).all() and (array(scores)[:, : VOCABULARY - 2] > -99).all()

@@ -188,7 +188,7 @@ class MultiHeadAttention(masks.MaskedLayer):
         mask: (batch, query); where it is False, nothing is attended to.
         memory_mask: (batch, key), (batch, query, key) or (batch, heads, query, key).
         attention_mask: (query, key), (batch, query, key) or (batch, heads, query, key).
-        cache: what `memory_cache(memory)` returned, in place of `memory`.
+        cache: what `memory_cache(memory)` returned, in place of `memory`; `x` may have several rows for each of it.
 
     Returns:
         (batch, query, features); with a cache, the same and the cache.
@@ -264,8 +264,18 @@ class MultiHeadAttention(masks.MaskedLayer):
         if key_mask is not None and len(key_mask.shape) > 2:
             key_mask, attention_mask = None, masks.combine(key_mask, attention_mask)
         q = self.project(self.query_dense, x)
-        y = self.finish(self.context(q, kv["k"], kv["v"], key_mask, attention_mask, training), mask)
-        return y if cache is None else (y, cache)
+        if cache is not None and attention_mask is None:
+            q = self.side_by_side(q, kv["k"])
+        context = self.context(q, kv["k"], kv["v"], key_mask, attention_mask, training)
+        if cache is None:
+            return self.finish(context, mask)
+        return self.finish(ops.reshape(context, (*ops.shape(x)[:2], *context.shape[2:])), mask), cache
+
+    def side_by_side(self, q, k):
+        """Rows that share a row of keys become queries of one row: (b · n, q, h, d) → (b, n · q, h, d)."""
+        rows, sources = ops.shape(q)[0], ops.shape(k)[0]
+        at_least_one = max(sources, 1) if isinstance(sources, int) else ops.maximum(sources, 1)
+        return ops.reshape(q, (sources, rows // at_least_one * ops.shape(q)[1], *q.shape[2:]))
 
     def memory_cache(self, memory, memory_mask=None):
         """Keys, values and mask (batch, key) of a memory that stays the same from step to step of decoding."""

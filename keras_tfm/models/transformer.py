@@ -5,6 +5,7 @@ import math
 import keras
 from keras import ops
 
+from keras_tfm import recording
 from keras_tfm.arguments import one_of, positive, rate
 from keras_tfm.layers import PositionalEncoding, TransformerDecoderBlock, TransformerEncoderBlock, masks
 from keras_tfm.layers.blocks import NORMS
@@ -124,13 +125,15 @@ class SequenceModel(keras.Model):
     Methods of a model with a decoder:
         start(sources, max_length): the cache of a decoder that has yet to see a token, for ids (batch, source length).
         step(tokens, position, cache): logits (batch, n, vocab_size) for ids (batch, n) that stand at `position …`, and
-            the new cache.
+            the new cache. The batch may be a multiple of that of the sources: several hypotheses about each.
+        step_and_attention(tokens, position, cache): those, and how much the last token attends to each place of the
+            source, (batch, source length); None for a model without an encoder.
     """
 
-    def __init__(self, builder, arguments, inputs, outputs, start=None, step=None):
+    def __init__(self, builder, arguments, inputs, outputs, start=None, step=None, step_and_attention=None):
         super().__init__(inputs=inputs, outputs=outputs, name=builder)
         self.builder, self.arguments = builder, arguments
-        self.start, self.step = start, step
+        self.start, self.step, self.step_and_attention = start, step, step_and_attention
 
     def get_config(self):
         return {"builder": self.builder, **self.arguments}
@@ -189,9 +192,16 @@ def transformer(vocab_size, target_vocab_size=None, num_decoder_layers=None, tie
         x, cache = decoder(embed_target(tokens), cache=cache, start=position)
         return embed_target(x, reverse=True), cache
 
+    def step_and_attention(tokens, position, cache):
+        with recording.capture_attention() as maps:
+            logits, cache = step(tokens, position, cache)
+        (weights,) = maps[decoder.blocks[-1].memory_attention.path]  # (sources, heads, hypotheses · n, source length)
+        weights = ops.reshape(ops.mean(weights, axis=1), (*ops.shape(tokens), ops.shape(weights)[-1]))
+        return logits, cache, weights[:, -1]
+
     arguments = {"vocab_size": vocab_size, "target_vocab_size": target_vocab_size, "packed": packed}
     arguments |= {"num_decoder_layers": num_decoder_layers, "tied_output": tied_output, **options}
-    return SequenceModel("transformer", arguments, inputs, logits, start, step)
+    return SequenceModel("transformer", arguments, inputs, logits, start, step, step_and_attention)
 
 
 def encoder_classifier(vocab_size, num_classes, pooling="mean", **options):

@@ -1,0 +1,119 @@
+"""How good translations are, and how fast they come."""
+
+import time
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_tfm.text import END, PAD, START
+
+TOKENIZED = "none"  # sacreBLEU's word for text that is split into tokens already
+
+
+def scores(hypotheses, references, tokenize="13a"):
+    """BLEU and chrF by sacreBLEU, and the share of translations that are exactly right.
+
+    Args:
+        hypotheses, references: lists of strings, a reference for each hypothesis.
+        tokenize: sacreBLEU's tokeniser, such as "13a", "zh", "ja-mecab"; "none" for text that is tokens already.
+
+    Returns:
+        `{"bleu": 0 … 100, "chrf": 0 … 100, "exact": 0 … 1, "signatures": {…}}`.
+
+    >>> result = scores(["the cat sat on the mat"], ["the cat sat on the mat"])
+    >>> round(result["bleu"]), round(result["chrf"]), result["exact"]
+    (100, 100, 1.0)
+    """
+    hypotheses, references = list(hypotheses), list(references)
+    if len(hypotheses) != len(references) or not references:
+        received = f"{len(hypotheses)} hypotheses, {len(references)} references"
+        raise ValueError(f"`references` must be as many as `hypotheses`, at least one. Received: {received}")
+    sacrebleu = _sacrebleu()
+    metrics = {"bleu": sacrebleu.BLEU(tokenize=tokenize, force=tokenize == TOKENIZED), "chrf": sacrebleu.CHRF()}
+    result = {name: metric.corpus_score(hypotheses, [references]).score for name, metric in metrics.items()}
+    result["exact"] = float(np.mean([ours == theirs for ours, theirs in zip(hypotheses, references, strict=True)]))
+    result["signatures"] = {name: str(metric.get_signature()) for name, metric in metrics.items()}
+    return result
+
+
+def evaluate(translator, sources, references, tokenize="13a", verbose=0):
+    """`scores` of a translator, with its `perplexity` on the references and what it does a second.
+
+    `sentences/s` and `tokens/s` (of the target) are those of a whole run, compiling included.
+    """
+    sources, references = list(sources), list(references)
+    start = time.perf_counter()
+    hypotheses = translator(sources, verbose=verbose)
+    seconds = time.perf_counter() - start
+    tokens = sum(map(len, translator.target_tokenizer.encode(hypotheses)))
+    speed = {"sentences/s": len(sources) / seconds, "tokens/s": tokens / seconds}
+    return {
+        **scores(hypotheses, references, tokenize),
+        "perplexity": perplexity(translator, sources, references),
+        **speed,
+    }
+
+
+def perplexity(translator, sources, references, batch_size=64):
+    """exp of the mean negative log-probability of the references' tokens, end tokens among them; of the first model."""
+    model, total, count = translator.models[0], 0.0, 0
+    limit = translator.max_length - 1
+    pairs = [
+        (source[:limit], target[:limit])
+        for source, target in zip(
+            translator.source_tokenizer.encode(sources), translator.target_tokenizer.encode(references), strict=True
+        )
+    ]
+    pairs.sort(key=lambda pair: max(map(len, pair)))
+    for first in range(0, len(pairs), batch_size):
+        source, labels = (_padded(side, batch_size) for side in zip(*pairs[first : first + batch_size], strict=True))
+        target = np.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=START)
+        logits = model.predict_on_batch({"source": source, "target": np.where(labels > 0, target, PAD)})
+        losses = keras.losses.sparse_categorical_crossentropy(labels, logits.astype("float32"), from_logits=True)
+        real = labels > 0
+        total, count = total + float(ops.sum(losses * real)), count + int(real.sum())
+    return float(np.exp(total / count))
+
+
+class TranslationScores(keras.callbacks.Callback):
+    """Translates a validation sample after each epoch of `fit`, and adds `val_bleu` and `val_chrf` to the logs.
+
+    Callbacks that come after it see them: `EarlyStopping("val_bleu", mode="max")`, `ModelCheckpoint`, `training.Run`.
+
+    Args:
+        translator: a `Translator` of the model that is trained.
+        sources, references: lists of strings.
+        tokenize: as for `scores`.
+        every: so many epochs apart; between them, the last scores are repeated.
+    """
+
+    def __init__(self, translator, sources, references, tokenize="13a", every=1):
+        super().__init__()
+        self.translator, self.sources, self.references = translator, list(sources), list(references)
+        self.tokenize, self.every = tokenize, every
+        self.last = {}
+
+    def on_epoch_end(self, epoch, logs=None):
+        if not self.last or (epoch + 1) % self.every == 0:
+            result = scores(self.translator(self.sources), self.references, self.tokenize)
+            self.last = {"val_bleu": result["bleu"], "val_chrf": result["chrf"]}
+        if logs is not None:
+            logs.update(self.last)
+
+
+def _padded(rows, count):
+    """Lists of ids → (count, width) with end tokens; widths are multiples of 16, so that few of them occur."""
+    width = -(-(max(map(len, rows)) + 1) // 16) * 16
+    ids = np.zeros((count, width), "int32")
+    for number, row in enumerate(rows):
+        ids[number, : len(row) + 1] = [*row, END]
+    return ids
+
+
+def _sacrebleu():
+    try:
+        import sacrebleu
+    except ImportError as error:
+        raise ImportError("Scores need sacrebleu: pip install 'keras_tfm[train]'") from error
+    return sacrebleu

@@ -1,0 +1,185 @@
+"""Strings in, strings out."""
+
+import itertools
+import pathlib
+import re
+import warnings
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_tfm import backend, decoding, text
+from keras_tfm.arguments import positive
+from keras_tfm.text import END
+
+SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])\s*")
+LINE_END = re.compile(r"\r?\n")
+WIDTHS = (16, 32, 64, 128, 512)  # of sources; one program is compiled for each that occurs
+FEW = 8  # rows that are not worth a whole batch
+
+
+class Translator:
+    """A model with its tokenizers: translates strings, in batches of like length and of few shapes.
+
+    Args:
+        model: one of `keras_tfm.models` with encoder and decoder, or a list of them, which then decide together.
+        source_tokenizer, target_tokenizer: of `keras_tfm.text`; one for both by default.
+        beams: how many hypotheses are kept; 1 is greedy.
+        batch_size: how many texts are translated together.
+        max_length: tokens of the longest source, and of the longest translation.
+        **options: of `decoding.beam_search`, such as `length_penalty`, and of `decoding.Constraints`.
+
+    What comes back is as long as what went in, and in its order. An empty text stays empty. Lines of a text are
+    translated one by one; of a line that is longer than `max_length`, its sentences; and of a sentence that is longer,
+    the end is cut off, with a warning that says how much.
+
+    >>> from keras_tfm.models import PRESETS, transformer
+    >>> tokenizer = text.ByteTokenizer()
+    >>> translator = Translator(transformer(tokenizer.vocab_size, **PRESETS["tiny"]), tokenizer, beams=2)
+    >>> len(translator(["one text", "", "and another"]))
+    3
+    """
+
+    def __init__(
+        self, model, source_tokenizer, target_tokenizer=None, beams=4, batch_size=64, max_length=512, **options
+    ):
+        self.models = list(model) if isinstance(model, (list, tuple)) else [model]
+        self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer or source_tokenizer
+        self.beams, self.batch_size, self.options = (
+            positive("beams", beams),
+            positive("batch_size", batch_size),
+            options,
+        )
+        limits = [m.arguments.get("max_length", 512) for m in self.models if m.arguments.get("positions") == "learned"]
+        self.max_length = min([positive("max_length", max_length), *limits])
+        self.widths = [width for width in WIDTHS if width < self.max_length] + [self.max_length]
+        self._compiled = {}
+
+    def __call__(self, texts, verbose=0):
+        """Strings → strings; with `verbose=1`, a progress bar."""
+        return [hypotheses[0][0] for hypotheses in self.n_best(texts, 1, verbose)]
+
+    def n_best(self, texts, n, verbose=0):
+        """Strings → for each, the `n` best translations with their scores, best first: [(string, score), …].
+
+        The hypotheses of a text of several sentences or lines are those of each of them, joined; their scores add up.
+        """
+        if isinstance(texts, str):
+            raise ValueError(f"`texts` must be a list of strings. Received: a string, {texts[:40]!r}")
+        divided = [self._divide(text) for text in texts]
+        found = self._search([ids for pieces in divided for ids, _ in pieces], n, verbose)
+        return [_joined([(next(found), between) for _, between in pieces], n) for pieces in divided]
+
+    def stream(self, lines, chunk=2048):
+        """An iterable of strings of any length → their translations, as soon as a chunk of them is done."""
+        lines = iter(lines)
+        while texts := list(itertools.islice(lines, chunk)):
+            yield from self(texts)
+
+    def save(self, folder):
+        """Writes model and tokenizers into a folder."""
+        folder = pathlib.Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, model in enumerate(self.models):
+            model.save(folder / (f"model-{number}.keras" if len(self.models) > 1 else "model.keras"))
+        one = self.source_tokenizer is self.target_tokenizer
+        names = {"tokenizer": self.source_tokenizer}
+        if not one:
+            names = {"source_tokenizer": self.source_tokenizer, "target_tokenizer": self.target_tokenizer}
+        for name, tokenizer in names.items():
+            text.save_tokenizer(tokenizer, folder / name)
+
+    @classmethod
+    def load(cls, folder, **options):
+        """The translator of a folder that `save` or `keras-tfm train` wrote; options as of the class."""
+        import keras_tfm.models  # noqa: F401, registers them with Keras
+
+        folder = pathlib.Path(folder)
+        files = sorted(folder.glob("model*.keras"))
+        if not files:
+            raise FileNotFoundError(f"{folder}: must hold a model.keras, as `keras-tfm train` writes it")
+        names = ["tokenizer"] if (folder / "tokenizer").exists() else ["source_tokenizer", "target_tokenizer"]
+        tokenizers = [text.load_tokenizer(folder / name) for name in names]
+        return cls([keras.models.load_model(file) for file in files], *tokenizers, **options)
+
+    def _divide(self, text):
+        """A text as pieces that are short enough: [(ids, what stands behind the piece)]."""
+        pieces = []
+        for line, newline in _split(LINE_END, text):
+            (ids,) = self.source_tokenizer.encode([line])
+            if not line.strip():
+                pieces.append(([], newline))
+            elif len(ids) < self.max_length:
+                pieces.append((ids, newline))
+            else:
+                sentences = _split(SENTENCE_END, line)
+                encoded = self.source_tokenizer.encode([sentence for sentence, _ in sentences])
+                pieces += [
+                    (self._cut(ids, sentence), space) for ids, (sentence, space) in zip(encoded, sentences, strict=True)
+                ]
+                pieces.append(([], newline))
+        return pieces
+
+    def _cut(self, ids, sentence):
+        room = self.max_length - 1  # for the end token
+        if len(ids) > room:
+            message = f"{len(ids) - room} of {len(ids)} tokens of a sentence were cut off: {sentence[:40]!r} …"
+            warnings.warn(message, stacklevel=5)
+        return ids[:room]
+
+    def _search(self, rows, n, verbose):
+        """Ids → an iterator over the `n` best of each: [(string, score)]."""
+        order = sorted((number for number, ids in enumerate(rows) if ids), key=lambda number: len(rows[number]))
+        found = [[("", 0.0)]] * len(rows)
+        size = self.batch_size if len(order) > FEW else min(FEW, self.batch_size)
+        bar = keras.utils.Progbar(len(order), unit_name="sentence", verbose=verbose)
+        for first in range(0, len(order), size):
+            members = order[first : first + size]
+            width = next(width for width in self.widths if width > len(rows[members[-1]]))
+            sources = np.zeros((size, width), "int32")
+            for line, number in enumerate(members):
+                sources[line, : len(rows[number]) + 1] = [*rows[number], END]
+            ids, scores = (ops.convert_to_numpy(x)[: len(members)] for x in self._decoder(n)(sources, width))
+            texts = self.target_tokenizer.decode(ids.reshape(-1, ids.shape[-1]))
+            for line, number in enumerate(members):
+                found[number] = [
+                    (texts[line * n + rank], float(score))
+                    for rank, score in enumerate(scores[line])
+                    if score > decoding.NEVER / 2
+                ]
+            bar.add(len(members))
+        return iter(found)
+
+    def _decoder(self, n):
+        """A compiled function (sources, width) → ids (batch, n, length), scores (batch, n)."""
+        if n not in self._compiled:
+            variables = [variable for model in self.models for variable in model.variables]
+            self._compiled[n] = backend.compiled(lambda sources, width: self._decode(sources, width, n), variables)
+        return self._compiled[n]
+
+    def _decode(self, sources, width, n):
+        (start, step), limit = decoding.ensemble(*self.models), min(2 * width, self.max_length)
+        if len(self.models) == 1:
+            (model,) = self.models
+            start, step = model.start, model.step_and_attention if self.options.get("coverage_penalty") else model.step
+        if self.beams == 1 and n == 1:
+            ids = decoding.greedy(start, step, sources, limit, **self.options)[:, None]
+            return ids, ops.zeros(ops.shape(ids)[:2])
+        return decoding.beam_search(start, step, sources, limit, max(self.beams, n), n, **self.options)
+
+
+def _split(pattern, text):
+    """What stands between the matches of a pattern, each with the match behind it."""
+    ends = [*(match.span() for match in pattern.finditer(text)), (len(text), len(text))]
+    starts = [0, *(stop for _, stop in ends)]
+    return [(text[start:end], text[end:stop]) for start, (end, stop) in zip(starts, ends, strict=False)]
+
+
+def _joined(pieces, n):
+    """Hypotheses of pieces and what stands behind each → hypotheses of the whole."""
+    best = [("", 0.0)]
+    for hypotheses, behind in pieces:
+        joined = [(before + text + behind, score + more) for before, score in best for text, more in hypotheses]
+        best = sorted(joined, key=lambda pair: -pair[1])[:n]
+    return best
