@@ -274,7 +274,9 @@ class MultiHeadAttention(masks.MaskedLayer):
     def side_by_side(self, q, k):
         """Rows that share a row of keys become queries of one row: (b · n, q, h, d) → (b, n · q, h, d)."""
         rows, sources = ops.shape(q)[0], ops.shape(k)[0]
-        at_least_one = max(sources, 1) if isinstance(sources, int) else ops.maximum(sources, 1)
+        if not ops.is_tensor(rows) and rows == sources:
+            return q
+        at_least_one = ops.maximum(sources, 1) if ops.is_tensor(sources) else sources
         return ops.reshape(q, (sources, rows // at_least_one * ops.shape(q)[1], *q.shape[2:]))
 
     def memory_cache(self, memory, memory_mask=None):
