@@ -244,7 +244,7 @@ def add_decoding(parser):
     """Flags that are arguments of `Translator` and of what it hands on."""
     add = parser.add_argument_group("decoding").add_argument
     add("--beams", type=positive, default=4, help="hypotheses that are kept; 1 is greedy")
-    add("--length_penalty", type=float, default=1.0, help="exponent of the length that scores are divided by")
+    add("--length_penalty", type=float, default=0.6, help="exponent of the length that scores are divided by")
     add("--batch_size", type=positive, default=64, help="texts that are translated together")
     add("--max_length", type=positive, default=512, help="tokens of the longest text")
     add("--no_repeat_ngram", type=int, default=0, help="so many tokens in a row never come twice; 0: no such rule")

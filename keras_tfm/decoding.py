@@ -35,9 +35,10 @@ class Constraints:
         forbidden: ids that are never written; padding and the start token never are.
         prefix: ids (batch, n) to begin with; 0 leaves a place free.
         no_repeat_ngram: so many tokens in a row never come twice; 0 for no such rule.
+        limits: (batch,), for each row how many tokens at the most, where that is less than `max_length`.
     """
 
-    def __init__(self, max_length, min_length=0, forbidden=(), prefix=None, no_repeat_ngram=0):
+    def __init__(self, max_length, min_length=0, forbidden=(), prefix=None, no_repeat_ngram=0, limits=None):
         self.max_length = positive("max_length", max_length)
         if not (isinstance(min_length, int) and 0 <= min_length <= max_length):
             raise ValueError(f"`min_length` must be 0 … max_length={max_length}. Received: {min_length=}")
@@ -46,7 +47,7 @@ class Constraints:
         if not isinstance(no_repeat_ngram, int) or no_repeat_ngram < 0:
             raise ValueError(f"`no_repeat_ngram` must be an integer of at least 0. Received: {no_repeat_ngram=}")
         self.min_length, self.forbidden = min_length, sorted({PAD, START, *forbidden})
-        self.prefix, self.no_repeat_ngram = prefix, no_repeat_ngram
+        self.prefix, self.no_repeat_ngram, self.limits = prefix, no_repeat_ngram, limits
         if prefix is not None and (len(np.shape(prefix)) != 2 or np.shape(prefix)[1] > max_length):
             raise ValueError(f"`prefix` must be (batch, n), n ≤ {max_length}. Received: shape {np.shape(prefix)}")
 
@@ -63,6 +64,11 @@ class Constraints:
             wanted = self._wanted(ops.shape(scores)[0], position)
             allowed = ops.where(wanted > 0, ops.where(vocabulary == wanted, scores, NEVER), allowed)
         return allowed
+
+    def is_last(self, position):
+        """Whether no token may come behind a position, (batch,) or ()."""
+        last = position >= self.max_length - 1
+        return last if self.limits is None else ops.logical_or(last, position >= self.limits - 1)
 
     def _repeats(self, scores, position, written):
         """Whether a token (rows, v) would end an n-gram that has been there before."""
@@ -174,7 +180,8 @@ def _one_by_one(start, step, sources, choose, max_length, constraints):
         scores = constrain(ops.cast(logits[:, -1], "float32"), position, written)
         tokens = ops.where(done[:, None], PAD, choose(scores, position))
         written = ops.slice_update(written, (0, position), tokens)
-        return position + 1, tokens, ops.logical_or(done, tokens[:, 0] == END), written, cache
+        done = ops.logical_or(done, ops.logical_or(tokens[:, 0] == END, constrain.is_last(position)))
+        return position + 1, tokens, done, written, cache
 
     state = (ops.convert_to_tensor(0, dtype="int32"), tokens, done, written, start(sources, max_length))
     return ops.while_loop(unfinished, advance, state)[3]
@@ -188,7 +195,7 @@ def beam_search(
     beams=4,
     n_best=1,
     penalty="length",
-    length_penalty=1.0,
+    length_penalty=0.6,
     coverage_penalty=0.0,
     **constraints,
 ):
@@ -249,7 +256,7 @@ def beam_search(
         alive["ids"] = ops.slice_update(alive["ids"], (0, 0, position), tokens[..., None])
         cache = map_hypotheses(lambda x: _take_rows(x, parents), cache)
 
-        ends = ops.logical_or(tokens == END, position == max_length - 1)
+        ends = ops.logical_or(tokens == END, ops.reshape(constrain.is_last(position), (-1, 1)))
         final = scores / ops.take(divisors, position)
         if coverage_penalty:
             covered = ops.log(ops.clip(alive["coverage"], 1e-9, 1.0)) * ops.cast(sources != 0, "float32")[:, None]

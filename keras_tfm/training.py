@@ -158,8 +158,9 @@ class TokensPerSecond(keras.callbacks.Callback):
         self.steps, self.began = 0, None
 
     def on_train_batch_end(self, batch, logs=None):
+        self.ended = time.perf_counter()  # of the last step: validation comes between that and the epoch's end
         if self.began is None:  # the first step compiles
-            self.began = time.perf_counter()
+            self.began = self.ended
             return
         self.steps += 1
         if logs is not None:
@@ -170,7 +171,7 @@ class TokensPerSecond(keras.callbacks.Callback):
             logs["tokens/s"] = self.rate()
 
     def rate(self):
-        return round(self.steps * self.tokens_per_step / (time.perf_counter() - self.began))
+        return round(self.steps * self.tokens_per_step / (self.ended - self.began))
 
 
 class Run(keras.callbacks.Callback):

@@ -11,7 +11,7 @@ from keras import ops
 
 from keras_tfm import backend, decoding, text
 from keras_tfm.arguments import positive
-from keras_tfm.text import END
+from keras_tfm.text import END, PAD
 
 SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])\s*")
 LINE_END = re.compile(r"\r?\n")
@@ -159,14 +159,21 @@ class Translator:
         return self._compiled[n]
 
     def _decode(self, sources, width, n):
-        (start, step), limit = decoding.ensemble(*self.models), min(2 * width, self.max_length)
+        start, step = decoding.ensemble(*self.models)
         if len(self.models) == 1:
             (model,) = self.models
             start, step = model.start, model.step_and_attention if self.options.get("coverage_penalty") else model.step
+        lengths = ops.sum(ops.cast(ops.not_equal(sources, PAD), "int32"), axis=1)
+        limits = {"max_length": min(_longest(width), self.max_length), "limits": _longest(lengths)}
         if self.beams == 1 and n == 1:
-            ids = decoding.greedy(start, step, sources, limit, **self.options)[:, None]
+            ids = decoding.greedy(start, step, sources, **limits, **self.options)[:, None]
             return ids, ops.zeros(ops.shape(ids)[:2])
-        return decoding.beam_search(start, step, sources, limit, max(self.beams, n), n, **self.options)
+        return decoding.beam_search(start, step, sources, beams=max(self.beams, n), n_best=n, **limits, **self.options)
+
+
+def _longest(length):
+    """Tokens of a translation at the most, by those of its source."""
+    return 2 * length + 16
 
 
 def _split(pattern, text):

@@ -6,11 +6,12 @@ from importlib.metadata import version
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # The tests compile thousands of small kernels and run each a few times: the quickest way to compile wins. XLA aborts at
-# a flag that it does not know, and later versions know the second one no more.
+# a flag that it does not know, and later versions do not know all of these.
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0"
-    + " --xla_cpu_use_fusion_emitters=false" * version("jaxlib").startswith("0.10."),
+    + " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    * version("jaxlib").startswith("0.10."),
 )
 
 import keras

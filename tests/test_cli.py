@@ -1,3 +1,4 @@
+import gzip
 import inspect
 import json
 import os
@@ -87,3 +88,82 @@ def test_errors_are_one_line(arguments, word, tmp_path):
 def test_help_needs_no_backend():
     run = keras_tfm("train", "--help", KERAS_BACKEND="none")
     assert run.returncode == 0 and "--model_dim" in run.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A translator that says something, if nothing sensible."""
+    import keras
+    from conftest import BYTES
+
+    from keras_tfm.models import transformer
+    from keras_tfm.translator import Translator
+
+    keras.utils.set_random_seed(2)
+    model = transformer(BYTES.vocab_size, num_layers=1, model_dim=16, num_heads=2, ff_dim=32)
+    for weight in model.trainable_variables:
+        weight.assign(weight + 0.2 * keras.random.normal(weight.shape))
+    folder = tmp_path_factory.mktemp("translator")
+    Translator(model, BYTES).save(folder)
+    return folder
+
+
+TEXT = b"a dog\n\ntwo cats \xff run\r\nover there"
+OPTIONS = ["--beams", "2", "--max-length", "24", "--batch-size", "4"]
+
+
+def lines_of(folder, texts):
+    from keras_tfm.translator import Translator
+
+    answers = Translator.load(folder, beams=2, max_length=24, batch_size=4)(texts)
+    return [" ".join(answer.splitlines()) for answer in answers]
+
+
+def test_standard_input_is_translated_line_by_line(folder):
+    command = [pathlib.Path(sys.executable).with_name("keras-tfm"), "translate", folder, *OPTIONS]
+    run = subprocess.run(command, input=TEXT, capture_output=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.decode().split("\n")[:-1] == lines_of(folder, ["a dog", "", "two cats \ufffd run", "over there"])
+    assert b"line 3: not UTF-8" in run.stderr
+
+
+def test_files_are_translated_and_gone_on_with(folder, tmp_path, capsys):
+    texts = [f"number {number}" for number in range(6)]
+    (tmp_path / "one").write_text("\n".join(texts[:3]) + "\n")
+    (tmp_path / "two.gz").write_bytes(gzip.compress(("\n".join(texts[3:]) + "\n").encode()))
+    files = [str(tmp_path / name) for name in ("one", "two.gz")]
+    cli.run(["translate", str(folder), *files, *OPTIONS])
+    expected = lines_of(folder, texts)
+    assert capsys.readouterr().out.split("\n")[:-1] == expected
+    out = tmp_path / "out"
+    out.write_text("\n".join(expected[:2]) + "\nhalf a li")
+    cli.run(["translate", str(folder), *files, *OPTIONS, "--out", str(out)])
+    assert out.read_text().split("\n")[:-1] == expected
+    assert "going on after line 2" in capsys.readouterr().err
+
+
+def test_nothing_comes_from_an_empty_file(folder, tmp_path, capsys):
+    (tmp_path / "empty").write_text("")
+    cli.run(["translate", str(folder), str(tmp_path / "empty"), *OPTIONS])
+    assert capsys.readouterr().out == ""
+
+
+def test_scores_are_printed(folder, tmp_path, capsys):
+    (tmp_path / "source").write_text("a dog\na cat\n")
+    (tmp_path / "reference").write_text("\n".join(lines_of(folder, ["a dog", "a cat"])) + "\n")
+    files = ["--source", str(tmp_path / "source"), "--reference", str(tmp_path / "reference")]
+    assert cli.run(["evaluate", str(folder), *files, *OPTIONS])["exact"] == 1
+    printed = capsys.readouterr().out
+    assert "chrf" in printed and "tok:13a" in printed and "perplexity" in printed
+
+
+def test_a_picture_is_drawn(folder, tmp_path, capsys):
+    cli.run(["plot", str(folder), "a dog", "--out", str(tmp_path / "map.png"), "--layer", "0"])
+    assert (tmp_path / "map.png").stat().st_size > 5000 and "a dog → " in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="`layer` must be one of -1 … 0"):
+        cli.run(["plot", str(folder), "a dog", "--layer", "3"])
+
+
+def test_a_folder_without_a_model(tmp_path):
+    with pytest.raises(SystemExit, match=r"must hold a model.keras"):
+        cli.run(["translate", str(tmp_path)])

@@ -59,7 +59,7 @@ class Language:
         return scores, attention
 
 
-def final_score(language, source, ids, penalty="length", length_penalty=1.0, coverage_penalty=0.0):
+def final_score(language, source, ids, penalty="length", length_penalty=0.6, coverage_penalty=0.0):
     scores, attention = language.scores(source, ids)
     covered = np.log(np.minimum(np.sum(attention, axis=0), 1.0)) * (np.array(source) != 0)
     return sum(scores) / PENALTIES[penalty](len(ids), length_penalty) + coverage_penalty * covered.sum()
@@ -191,7 +191,7 @@ def test_scores_are_those_of_the_full_pass(n, model):
         targets = np.where(labels > 0, np.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=START), 0)
         shares = array(ops.log_softmax(model({"source": TEXTS, "target": targets})))
         of_labels = np.take_along_axis(shares, labels[..., None], axis=-1)[..., 0] * (labels > 0)
-        assert_close(of_labels.sum(1) / (labels > 0).sum(1), scores[:, rank], 1e-4)
+        assert_close(of_labels.sum(1) / (labels > 0).sum(1) ** 0.6, scores[:, rank], 1e-4)
 
 
 class Counted(Language):
@@ -297,6 +297,18 @@ def test_a_prefix_is_kept_and_followed_by_what_fits():
     best = array(greedy(language.start, language.step, SOURCES, 10)).astype(int)
     kept = greedy(language.start, language.step, SOURCES, 10, prefix=best[:, :4])
     assert array(kept).tolist() == best.tolist()
+
+
+def test_each_row_may_have_a_limit_of_its_own():
+    limits = np.array([2, 4, 10, 1], "int32")
+    for free, ids in zip(decoded({"min_length": 10}), decoded({"min_length": 10, "limits": limits}), strict=True):
+        assert (ids > 0).sum(1).tolist() == limits.tolist()
+        assert (free > 0).all()
+    language = Language()
+    for row, limit in enumerate(limits):
+        ids, _ = beam_search(language.start, language.step, SOURCES, 10, limits=limits)
+        alone, _ = beam_search(language.start, language.step, SOURCES[row : row + 1], int(limit))
+        assert array(ids)[row, 0, :limit].tolist() == array(alone)[0, 0].tolist()
 
 
 def test_an_ensemble_averages_probabilities():

@@ -123,6 +123,17 @@ def test_metrics_are_a_table_with_a_row_for_each_epoch(tmp_path):
     assert {"loss", "val_loss", "tokens/s"} <= set(rows[0]) and float(rows[1]["tokens/s"]) > 0
 
 
+def test_what_comes_between_epochs_is_not_counted_as_training():
+    speed, logs = training.TokensPerSecond(1000), {}
+    speed.on_epoch_begin(0)
+    for batch in range(3):
+        speed.on_train_batch_end(batch)
+    before = speed.rate()
+    time.sleep(0.05)  # as if validating
+    speed.on_epoch_end(0, logs)
+    assert logs["tokens/s"] == before
+
+
 def test_tensorboard_reads_the_metrics(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     model, inputs, labels = model_and_data()

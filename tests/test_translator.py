@@ -1,0 +1,135 @@
+import warnings
+
+import keras
+import numpy as np
+import pytest
+from conftest import BYTES
+
+from keras_tfm.models import transformer
+from keras_tfm.text import train_tokenizer
+from keras_tfm.translator import Translator
+
+SIZES = {"num_layers": 1, "model_dim": 16, "num_heads": 2, "ff_dim": 32}
+TEXTS = ["a dog", "", "two dogs run over it", "a cat", "  ", "b", "the end, at last"]
+STRANGE = ["🙂🙃", "Привет, мир", "你好。世界！", "\ud800 lone", "\x00\x07", "a\tb", "▁", "x" * 300]
+
+
+def random_model(seed=0, **options):
+    keras.utils.set_random_seed(seed)
+    model = transformer(BYTES.vocab_size, **SIZES, **options)
+    for weight in model.trainable_variables:
+        weight.assign(weight + 0.2 * keras.random.normal(weight.shape))
+    return model
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return Translator(random_model(), BYTES, beams=2, batch_size=4, max_length=24)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_each_text_is_translated_as_if_it_were_alone(beams):
+    translator = Translator(random_model(), BYTES, beams=beams, batch_size=4, max_length=48)
+    together = translator(TEXTS * 2)
+    assert together == translator(TEXTS) * 2 == [translator([text])[0] for text in TEXTS] * 2
+    assert len(set(together)) > 2  # or nothing was tested
+
+
+def test_empty_texts_stay_empty(translator):
+    assert translator([]) == [] and translator(["", " \t", "\n", "\r\n\n"]) == ["", "", "\n", "\r\n\n"]
+
+
+def test_lines_are_translated_one_by_one(translator):
+    first, second = translator(["a dog", "a cat"])
+    assert translator(["a dog\n\na cat\n", "a dog\r\na cat"]) == [f"{first}\n\n{second}\n", f"{first}\r\n{second}"]
+
+
+def test_long_texts_are_translated_sentence_by_sentence(translator):
+    sentences = ["Here is one.", "Is it two?", "Three!", "and four"]
+    parts = translator(sentences)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert translator([" ".join(sentences)]) == [" ".join(parts)]
+        assert translator(["一二三。四五六！七八"]) == ["".join(translator(["一二三。", "四五六！", "七八"]))]
+
+
+def test_what_is_cut_is_said(translator):
+    with pytest.warns(UserWarning, match="9977 of 10000 tokens of a sentence were cut off: 'aaaa"):
+        (cut,) = translator(["a" * 10_000])
+    assert cut == translator(["a" * 23])[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*were cut off")
+def test_strange_texts_do_no_harm(translator):
+    answers = translator([*STRANGE, "a dog"])
+    assert all(isinstance(answer, str) for answer in answers) and answers[-1] == translator(["a dog"])[0]
+
+
+def test_n_best_come_in_order_and_begin_with_the_best(translator):
+    for text, hypotheses in zip(TEXTS, translator.n_best(TEXTS, 3), strict=True):
+        strings, scores = zip(*hypotheses, strict=True)
+        assert list(scores) == sorted(scores, reverse=True)
+        assert len(hypotheses) == (3 if text.strip() else 1)
+    wide = Translator(translator.models, BYTES, beams=3, batch_size=4, max_length=24)
+    assert [hypotheses[0][0] for hypotheses in wide.n_best(TEXTS, 3)] == wide(TEXTS)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_saved_and_loaded_it_says_the_same(separate, tmp_path):
+    tokenizer = train_tokenizer(TEXTS, "char", 300)
+    tokenizers = [tokenizer, BYTES] if separate else [BYTES]
+    model = random_model() if not separate else transformer(tokenizer.vocab_size, BYTES.vocab_size, **SIZES)
+    translator = Translator(model, *tokenizers, beams=2, max_length=24)
+    translator.save(tmp_path / "saved")
+    assert Translator.load(tmp_path / "saved", beams=2, max_length=24)(TEXTS) == translator(TEXTS)
+
+
+def test_several_models_decide_together(tmp_path):
+    models = [random_model(0), random_model(1)]
+    together = Translator(models, BYTES, beams=2, max_length=24)
+    alone = [Translator(model, BYTES, beams=2, max_length=24)(TEXTS) for model in models]
+    assert Translator([models[0]] * 2, BYTES, beams=2, max_length=24)(TEXTS) == alone[0] != alone[1]
+    together.save(tmp_path)
+    assert Translator.load(tmp_path, beams=2, max_length=24)(TEXTS) == together(TEXTS)
+
+
+def test_it_sees_what_a_model_has_learned_since(translator):
+    model, other = random_model(2), random_model(3)
+    translator = Translator(model, BYTES, beams=2, max_length=24)
+    before = translator(TEXTS)
+    model.set_weights(other.get_weights())
+    assert before != translator(TEXTS) == Translator(other, BYTES, beams=2, max_length=24)(TEXTS)
+
+
+def test_learned_positions_are_the_limit():
+    translator = Translator(random_model(positions="learned", max_length=12), BYTES, beams=2)
+    with pytest.warns(UserWarning, match="19 of 30 tokens"):
+        assert isinstance(translator(["a" * 30])[0], str)
+
+
+def test_a_thousand_sentences_need_few_programs(monkeypatch):
+    programs = []
+    decode = Translator._decode
+    monkeypatch.setattr(Translator, "_decode", lambda *arguments: programs.append(1) or decode(*arguments))
+    translator = Translator(random_model(), BYTES, beams=1, max_length=128)
+    lengths = np.random.default_rng(0).integers(1, 127, 1000)
+    translator(["a" * length for length in lengths])
+    assert 1 < len(programs) <= 5
+
+
+def test_a_stream_is_read_chunk_by_chunk(translator):
+    read = []
+    lines = (read.append(number) or text for number, text in enumerate(TEXTS * 3))
+    stream = translator.stream(lines, chunk=5)
+    answers = [next(stream)]
+    assert len(read) == 5
+    assert answers + list(stream) == translator(TEXTS) * 3
+
+
+def test_bad_arguments(tmp_path):
+    with pytest.raises(ValueError, match="`texts` must be a list of strings"):
+        Translator(random_model(), BYTES)("a text")
+    with pytest.raises(ValueError, match="`beams` must be a positive integer"):
+        Translator(random_model(), BYTES, beams=0)
+    with pytest.raises(FileNotFoundError, match=r"must hold a model.keras"):
+        Translator.load(tmp_path)
