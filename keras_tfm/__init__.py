@@ -13,6 +13,7 @@ def __getattr__(name):
         "decoding",
         "evaluation",
         "layers",
+        "minimum_risk",
         "models",
         "plots",
         "tasks",

@@ -121,7 +121,7 @@ def sample(
 
     Args:
         start, step, sources, max_length, **constraints: as for `greedy`.
-        seed: an integer; the same one draws the same tokens.
+        seed: an integer, the same one draws the same tokens; or the numbers that decide, (batch, max_length) in [0, 1).
         temperature: above 1 for more variety, below for less.
         top_k: only the so many most probable tokens are drawn.
         top_p: only the most probable tokens that make up this probability (https://arxiv.org/abs/1904.09751).
@@ -137,7 +137,7 @@ def sample(
         if share is not None and not 0 < share <= 1:
             raise ValueError(f"`{name}` must be above 0 and at most 1. Received: {name}={share}")
     # One number in [0, 1) for each place chooses the token whose share of the probabilities it falls into.
-    chances = keras.random.uniform((ops.shape(sources)[0], max_length), seed=seed)
+    chances = keras.random.uniform((ops.shape(sources)[0], max_length), seed=seed) if isinstance(seed, int) else seed
 
     def draw(scores, position):
         scores = scores / temperature

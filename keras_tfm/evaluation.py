@@ -29,8 +29,7 @@ def scores(hypotheses, references, tokenize="13a"):
     if len(hypotheses) != len(references) or not references:
         received = f"{len(hypotheses)} hypotheses, {len(references)} references"
         raise ValueError(f"`references` must be as many as `hypotheses`, at least one. Received: {received}")
-    sacrebleu = _sacrebleu()
-    metrics = {"bleu": sacrebleu.BLEU(tokenize=tokenize, force=tokenize == TOKENIZED), "chrf": sacrebleu.CHRF()}
+    metrics = {"bleu": sacrebleu().BLEU(tokenize=tokenize, force=tokenize == TOKENIZED), "chrf": sacrebleu().CHRF()}
     result = {name: metric.corpus_score(hypotheses, [references]).score for name, metric in metrics.items()}
     result["exact"] = float(np.mean([ours == theirs for ours, theirs in zip(hypotheses, references, strict=True)]))
     result["signatures"] = {name: str(metric.get_signature()) for name, metric in metrics.items()}
@@ -111,7 +110,8 @@ def _padded(rows, count):
     return ids
 
 
-def _sacrebleu():
+def sacrebleu():
+    """The package, or an error that says how to get it."""
     try:
         import sacrebleu
     except ImportError as error:

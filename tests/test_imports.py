@@ -23,6 +23,7 @@ ORDER = [
     "evaluation",
     "training",
     "translator",
+    "minimum_risk",
     "export",
     "plots",
     "cli",
