@@ -116,6 +116,7 @@ def add_train(commands):
     add("--ema", type=float, help="momentum of a moving average of the weights, which is then the result")
     add("--average", type=positive, default=1, help="last checkpoints of which the result is the mean")
     add("--patience", type=positive, help="stop after so many epochs without a better validation loss")
+    add("--bleu", type=positive, help="translate so many validation texts after each epoch, and log BLEU and chrF")
     add("--precision", choices=("float32", "mixed_bfloat16", "mixed_float16"), default="float32", help="of the layers")
     add("--jit_compile", action=argparse.BooleanOptionalAction, help="by XLA; default: Keras decides")
     add("--seed", type=int, default=1, help="of weights, dropout, order and samples")
@@ -149,7 +150,7 @@ def train(out, seed, precision, average, verbose, **options):
     first = run.restore(model)
     if first:
         print(f"going on after epoch {first} of {epochs}")
-    callbacks = [training.TokensPerSecond(batches.mean_tokens()), *stopping, run]
+    callbacks = [training.TokensPerSecond(batches.mean_tokens()), *watch(model, tokenizers, **options), *stopping, run]
     try:
         callbacks.append(training.TensorBoardScalars(out / "tensorboard"))
     except ImportError as error:
@@ -182,6 +183,21 @@ def train(out, seed, precision, average, verbose, **options):
     if options["task"]:
         show(options["task"], model, tokenizers, verbose)
     return model, tokenizers
+
+
+def watch(model, tokenizers, bleu, task, valid_source, valid_target, **options):
+    """A callback that translates validation texts, in a list that is empty if there is to be none."""
+    from keras_tfm import data, evaluation, tasks
+    from keras_tfm.translator import Translator
+
+    if not bleu:
+        return []
+    if not task and not valid_source:
+        raise ValueError(f"`bleu` must come with texts to validate on. Received: {bleu=}")
+    pairs = tasks.TASKS[task](bleu, "valid") if task else data.ParallelFiles(valid_source, valid_target)
+    sources, references = zip(*itertools.islice(pairs, bleu), strict=True)
+    translator = Translator(model, *tokenizers.values(), beams=1)
+    return [evaluation.TranslationScores(translator, sources, references)]
 
 
 def show(task, model, tokenizers, verbose, count=1000):
@@ -236,6 +252,7 @@ def add_plot(commands):
     parser.add_argument("model", type=pathlib.Path, help="folder that `keras-tfm train` wrote")
     parser.add_argument("text", help="a sentence")
     parser.add_argument("--layer", type=int, default=-1, help="block of the decoder, from 0; -1 is the last")
+    parser.add_argument("--mean", action="store_true", help="the mean of the heads, in place of each")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("attention.png"), help="file to write")
     parser.add_argument("--backend", choices=("tensorflow", "jax"), help="in place of KERAS_BACKEND")
 
@@ -325,11 +342,11 @@ def evaluate(model, source, reference, tokenize, **options):
     return result
 
 
-def plot(model, text, layer, out):
+def plot(model, text, layer, mean, out):
     """Draws the attention of each target token to the source, see `keras-tfm plot --help`."""
     from keras_tfm import plots
 
-    translation = plots.translation_map(load_translator(model), text, out, layer)
+    translation = plots.translation_map(load_translator(model), text, out, layer, mean)
     print(f"{text} → {translation}\nwrote {out}")
 
 

@@ -220,6 +220,8 @@ def beam_search(
     """
     if positive("n_best", n_best) > positive("beams", beams):
         raise ValueError(f"`n_best` must be at most {beams=}. Received: {n_best=}")
+    if coverage_penalty < 0:
+        raise ValueError(f"`coverage_penalty` must be at least 0. Received: {coverage_penalty=}")
     divisor, constrain = PENALTIES[one_of("penalty", penalty, PENALTIES)], Constraints(max_length, **constraints)
     batch = ops.shape(sources)[0]
     cache = map_hypotheses(lambda x: ops.repeat(x, beams, axis=0), start(sources, max_length))
@@ -250,6 +252,9 @@ def beam_search(
         tokens = _take(ops.reshape(chosen, (batch, -1, 1)), places)[..., 0]
         tokens = ops.cast(tokens, "int32")
 
+        if bool(attention) != bool(coverage_penalty):
+            received = f"{coverage_penalty=}, {2 + len(attention)} outputs of step"
+            raise ValueError(f"`coverage_penalty` must come with a `step` that returns attention. Received: {received}")
         if attention:
             alive = {**alive, "coverage": alive["coverage"] + ops.reshape(attention[0], ops.shape(alive["coverage"]))}
         alive = {name: _take(x, parents) for name, x in alive.items()}

@@ -55,14 +55,15 @@ def attention_map(weights, query_labels, key_labels, path, title=None):
     figure.savefig(path, dpi=150)
 
 
-def translation_map(translator, text, path, layer=-1):
-    """Translates a sentence and writes what each token of the translation attends to, head by head, as a PNG.
+def translation_map(translator, text, path, layer=-1, mean=False):
+    """Translates a sentence and writes what each token of the translation attends to, as a PNG.
 
     Args:
         translator: a `Translator`.
         text: a sentence.
         path: file to write.
         layer: block of the decoder, counted from 0; -1 is the last.
+        mean: whether to draw the mean of the heads, an alignment, in place of each head.
 
     Returns:
         the translation.
@@ -82,8 +83,91 @@ def translation_map(translator, text, path, layer=-1):
     weights = maps[model.get_layer(names[layer]).memory_attention.path][0][0]  # (heads, target, source)
     sides = ((translator.target_tokenizer, translation), (translator.source_tokenizer, text))
     labels = [[piece.replace("▁", "␣") for piece in [*tokenizer.pieces(string), "end"]] for tokenizer, string in sides]
-    attention_map(weights, *labels, path, title=f"{text} → {translation}")
+    attention_map(weights.mean(0, keepdims=True) if mean else weights, *labels, path, title=f"{text} → {translation}")
     return translation
+
+
+def mask_map(mask, path, title=None):
+    """Writes a mask (query, key) as a PNG: where attention may go is dark.
+
+    >>> import tempfile, os
+    >>> from keras_tfm.layers import masks
+    >>> file = os.path.join(tempfile.mkdtemp(), "mask.png")
+    >>> mask_map(masks.causal(6, 6), file)
+    >>> os.path.getsize(file) > 1000
+    True
+    """
+    mask = np.asarray(mask)
+    if mask.ndim != 2 or 0 in mask.shape:
+        raise ValueError(f"`mask` must be (query, key), none of them zero. Received: mask.shape={mask.shape}")
+    figure = _figure_class()(figsize=(1.5 + 0.3 * mask.shape[1], 1.2 + 0.3 * mask.shape[0]), layout="constrained")
+    axis = figure.subplots()
+    axis.pcolormesh(mask, cmap="Blues", vmin=0, vmax=1.4, edgecolors="white", linewidth=1)
+    axis.invert_yaxis()
+    axis.set_aspect("equal")
+    axis.set(xlabel="key", ylabel="query", title=title)
+    axis.set_xticks(np.arange(mask.shape[1]) + 0.5, range(mask.shape[1]))
+    axis.set_yticks(np.arange(mask.shape[0]) + 0.5, range(mask.shape[0]))
+    axis.tick_params(length=0, labelsize=8)
+    axis.spines[:].set_visible(False)
+    figure.savefig(path, dpi=150)
+
+
+def position_curves(encoding, path, title=None):
+    """Writes an encoding of positions (length, dim) as a PNG: all of it as a map, and some of its curves.
+
+    >>> import tempfile, os
+    >>> from keras_tfm.layers import sinusoids
+    >>> file = os.path.join(tempfile.mkdtemp(), "positions.png")
+    >>> position_curves(sinusoids(np.arange(60), 32), file)
+    >>> os.path.getsize(file) > 1000
+    True
+    """
+    encoding = np.asarray(encoding)
+    if encoding.ndim != 2 or 0 in encoding.shape:
+        raise ValueError(f"`encoding` must be (length, dim). Received: encoding.shape={encoding.shape}")
+    figure = _figure_class()(figsize=(10, 3.4), layout="constrained")
+    whole, some = figure.subplots(1, 2)
+    limit = np.abs(encoding).max() or 1
+    image = whole.imshow(encoding.T, cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto")
+    whole.set(xlabel="position", ylabel="feature")
+    figure.colorbar(image, ax=whole)
+    for feature in sorted({0, encoding.shape[1] // 8, encoding.shape[1] // 4, encoding.shape[1] // 2}):
+        some.plot(encoding[:, feature], label=f"feature {feature}")
+    some.set(xlabel="position")
+    some.spines[["top", "right"]].set_visible(False)
+    some.grid(alpha=0.3)
+    some.legend(frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    if title:
+        figure.suptitle(title)
+    figure.savefig(path, dpi=150)
+
+
+def schedule_curve(schedules, steps, path):
+    """Writes learning rates by step as a PNG.
+
+    Args:
+        schedules: a dict, name → `keras.optimizers.schedules.LearningRateSchedule`.
+        steps: how many steps to draw.
+        path: file to write.
+
+    >>> import tempfile, os
+    >>> from keras_tfm.training import SCHEDULES
+    >>> file = os.path.join(tempfile.mkdtemp(), "schedule.png")
+    >>> schedule_curve({name: make(0.002, 100, 1000) for name, make in SCHEDULES.items()}, 1000, file)
+    >>> os.path.getsize(file) > 1000
+    True
+    """
+    figure = _figure_class()(figsize=(5.5, 3.2), layout="constrained")
+    axis = figure.subplots()
+    places = np.unique(np.linspace(0, steps - 1, 200).astype(int))
+    for name, schedule in schedules.items():
+        axis.plot(places, [float(schedule(int(step))) for step in places], label=name)
+    axis.set(xlabel="step", ylabel="learning rate")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(alpha=0.3)
+    axis.legend(frameon=False)
+    figure.savefig(path, dpi=150)
 
 
 def learning_curve(history, path):

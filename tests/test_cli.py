@@ -38,10 +38,11 @@ def test_training_from_two_files(tmp_path):
     flags = ["--source", tmp_path / "source", "--target", tmp_path / "target", "--tokenizer", "bpe", "--separate"]
     flags += ["--valid-source", tmp_path / "source", "--valid-target", tmp_path / "target", "--vocab_size", 320]
     other = "jax" if BACKEND == "tensorflow" else "tensorflow"
-    out = ["--out", tmp_path / "run", "--backend", BACKEND, "--precision", "mixed_float16"]
+    out = ["--out", tmp_path / "run", "--backend", BACKEND, "--precision", "mixed_float16", "--bleu", 4]
     run = keras_tfm("train", *flags, *SMALL.split(), *out, KERAS_BACKEND=other)
     assert run.returncode == 0, run.stderr
     assert f"{BACKEND}, " in run.stdout and "val_perplexity" in run.stdout
+    assert "val_bleu" in (tmp_path / "run/metrics.csv").read_text().splitlines()[0]
     files = {file.name for file in (tmp_path / "run").iterdir()}
     assert files >= {
         "config.json",
