@@ -88,7 +88,7 @@ def translation_map(translator, text, path, layer=-1, mean=False):
 
 
 def mask_map(mask, path, title=None):
-    """Writes a mask (query, key) as a PNG: where attention may go is dark.
+    """Writes a mask (query, key) or (1, query, key) as a PNG: where attention may go is dark.
 
     >>> import tempfile, os
     >>> from keras_tfm.layers import masks
@@ -98,8 +98,9 @@ def mask_map(mask, path, title=None):
     True
     """
     mask = np.asarray(mask)
-    if mask.ndim != 2 or 0 in mask.shape:
-        raise ValueError(f"`mask` must be (query, key), none of them zero. Received: mask.shape={mask.shape}")
+    if mask.ndim < 2 or 0 in mask.shape or mask.size != np.prod(mask.shape[-2:]):
+        raise ValueError(f"`mask` must be one of (query, key), none of them zero. Received: mask.shape={mask.shape}")
+    mask = mask.reshape(mask.shape[-2:])
     figure = _figure_class()(figsize=(1.5 + 0.3 * mask.shape[1], 1.2 + 0.3 * mask.shape[0]), layout="constrained")
     axis = figure.subplots()
     axis.pcolormesh(mask, cmap="Blues", vmin=0, vmax=1.4, edgecolors="white", linewidth=1)

@@ -1,5 +1,6 @@
 """Strings in, strings out."""
 
+import functools
 import itertools
 import pathlib
 import re
@@ -46,30 +47,24 @@ class Translator:
     ):
         self.models = list(model) if isinstance(model, (list, tuple)) else [model]
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer or source_tokenizer
-        self.beams, self.batch_size, self.options = (
-            positive("beams", beams),
-            positive("batch_size", batch_size),
-            options,
-        )
+        self.beams, self.batch_size = positive("beams", beams), positive("batch_size", batch_size)
+        self.options = options
         limits = [m.arguments.get("max_length", 512) for m in self.models if m.arguments.get("positions") == "learned"]
         self.max_length = min([positive("max_length", max_length), *limits])
         self.widths = [width for width in WIDTHS if width < self.max_length] + [self.max_length]
-        self._compiled = {}
+        self._programs = {}
 
     def __call__(self, texts, verbose=0):
         """Strings → strings; with `verbose=1`, a progress bar."""
-        return [hypotheses[0][0] for hypotheses in self.n_best(texts, 1, verbose)]
+        n = None if self.beams == 1 else 1
+        return [hypotheses[0][0] for hypotheses in self._translate(texts, n, verbose)]
 
     def n_best(self, texts, n, verbose=0):
         """Strings → for each, the `n` best translations with their scores, best first: [(string, score), …].
 
         The hypotheses of a text of several sentences or lines are those of each of them, joined; their scores add up.
         """
-        if isinstance(texts, str):
-            raise ValueError(f"`texts` must be a list of strings. Received: a string, {texts[:40]!r}")
-        divided = [self._divide(text) for text in texts]
-        found = self._search([ids for pieces in divided for ids, _ in pieces], n, verbose)
-        return [_joined([(next(found), between) for _, between in pieces], n) for pieces in divided]
+        return self._translate(texts, positive("n", n), verbose)
 
     def stream(self, lines, chunk=2048):
         """An iterable of strings of any length → their translations, as soon as a chunk of them is done."""
@@ -103,6 +98,14 @@ class Translator:
         tokenizers = [text.load_tokenizer(folder / name) for name in names]
         return cls([keras.models.load_model(file) for file in files], *tokenizers, **options)
 
+    def _translate(self, texts, n, verbose):
+        """Strings → for each, the `n` best, [(string, score), …]; None is greedy, without scores."""
+        if isinstance(texts, str):
+            raise ValueError(f"`texts` must be a list of strings. Received: a string, {texts[:40]!r}")
+        divided = [self._divide(text) for text in texts]
+        found = iter(self._find([ids for pieces in divided for ids, _ in pieces], n, verbose))
+        return [_joined([(next(found), behind) for _, behind in pieces]) for pieces in divided]
+
     def _divide(self, text):
         """A text as pieces that are short enough: [(ids, what stands behind the piece)]."""
         pieces = []
@@ -128,8 +131,8 @@ class Translator:
             warnings.warn(message, stacklevel=5)
         return ids[:room]
 
-    def _search(self, rows, n, verbose):
-        """Ids → an iterator over the `n` best of each: [(string, score)]."""
+    def _find(self, rows, n, verbose):
+        """Lists of ids → for each, the `n` best: [(string, score), …]."""
         order = sorted((number for number, ids in enumerate(rows) if ids), key=lambda number: len(rows[number]))
         found = [[("", 0.0)]] * len(rows)
         size = self.batch_size if len(order) > FEW else min(FEW, self.batch_size)
@@ -140,40 +143,42 @@ class Translator:
             sources = np.zeros((size, width), "int32")
             for line, number in enumerate(members):
                 sources[line, : len(rows[number]) + 1] = [*rows[number], END]
-            ids, scores = (ops.convert_to_numpy(x)[: len(members)] for x in self._decoder(n)(sources, width))
-            texts = self.target_tokenizer.decode(ids.reshape(-1, ids.shape[-1]))
-            for line, number in enumerate(members):
-                found[number] = [
-                    (texts[line * n + rank], float(score))
-                    for rank, score in enumerate(scores[line])
-                    if score > decoding.NEVER / 2
-                ]
+            ids, scores = (ops.convert_to_numpy(x)[: len(members)] for x in self._compiled(n)(sources, width))
+            for number, hypotheses, their_scores in zip(members, ids, scores, strict=True):
+                texts = self.target_tokenizer.decode(hypotheses)
+                pairs = zip(texts, map(float, their_scores), strict=True)
+                found[number] = [(text, score) for text, score in pairs if score > decoding.NEVER / 2]
             bar.add(len(members))
-        return iter(found)
+        return found
 
-    def _decoder(self, n):
-        """A compiled function (sources, width) → ids (batch, n, length), scores (batch, n)."""
-        if n not in self._compiled:
+    def _compiled(self, n):
+        """A function (sources, width) → ids (batch, n, length), scores (batch, n), with a program for each width."""
+        if n not in self._programs:
             variables = [variable for model in self.models for variable in model.variables]
-            self._compiled[n] = backend.compiled(lambda sources, width: self._decode(sources, width, n), variables)
-        return self._compiled[n]
+            search = self._greedy if n is None else functools.partial(self._beam_search, n=n)
+            self._programs[n] = backend.compiled(search, variables)
+        return self._programs[n]
 
-    def _decode(self, sources, width, n):
-        start, step = decoding.ensemble(*self.models)
-        if len(self.models) == 1:
-            (model,) = self.models
-            start, step = model.start, model.step_and_attention if self.options.get("coverage_penalty") else model.step
+    def _greedy(self, sources, width):
+        start, step = self._steps()
+        ids = decoding.greedy(start, step, sources, **self._limits(sources, width), **self.options)[:, None]
+        return ids, ops.zeros(ops.shape(ids)[:2])
+
+    def _beam_search(self, sources, width, n):
+        options = {"beams": max(self.beams, n), "n_best": n, **self._limits(sources, width), **self.options}
+        return decoding.beam_search(*self._steps(), sources, **options)
+
+    def _steps(self):
+        """`start` and `step` of the model, or of all of them."""
+        if len(self.models) > 1:
+            return decoding.ensemble(*self.models)
+        (model,) = self.models
+        return model.start, model.step_and_attention if self.options.get("coverage_penalty") else model.step
+
+    def _limits(self, sources, width):
+        """Tokens of a translation at the most, by those of its source, whatever else is in the batch."""
         lengths = ops.sum(ops.cast(ops.not_equal(sources, PAD), "int32"), axis=1)
-        limits = {"max_length": min(_longest(width), self.max_length), "limits": _longest(lengths)}
-        if self.beams == 1 and n == 1:
-            ids = decoding.greedy(start, step, sources, **limits, **self.options)[:, None]
-            return ids, ops.zeros(ops.shape(ids)[:2])
-        return decoding.beam_search(start, step, sources, beams=max(self.beams, n), n_best=n, **limits, **self.options)
-
-
-def _longest(length):
-    """Tokens of a translation at the most, by those of its source."""
-    return 2 * length + 16
+        return {"max_length": min(2 * width + 16, self.max_length), "limits": 2 * lengths + 16}
 
 
 def _split(pattern, text):
@@ -183,10 +188,10 @@ def _split(pattern, text):
     return [(text[start:end], text[end:stop]) for start, (end, stop) in zip(starts, ends, strict=False)]
 
 
-def _joined(pieces, n):
-    """Hypotheses of pieces and what stands behind each → hypotheses of the whole."""
+def _joined(pieces):
+    """Hypotheses of pieces and what stands behind each → as many of the whole as the piece with the most has."""
     best = [("", 0.0)]
     for hypotheses, behind in pieces:
         joined = [(before + text + behind, score + more) for before, score in best for text, more in hypotheses]
-        best = sorted(joined, key=lambda pair: -pair[1])[:n]
+        best = sorted(joined, key=lambda pair: -pair[1])[: max(len(best), len(hypotheses))]
     return best

@@ -29,7 +29,7 @@ def translator():
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_each_text_is_translated_as_if_it_were_alone(beams):
-    translator = Translator(random_model(), BYTES, beams=beams, batch_size=4, max_length=48)
+    translator = Translator(random_model(), BYTES, beams=beams, batch_size=4, max_length=24)
     together = translator(TEXTS * 2)
     assert together == translator(TEXTS) * 2 == [translator([text])[0] for text in TEXTS] * 2
     assert len(set(together)) > 2  # or nothing was tested
@@ -70,6 +70,11 @@ def test_n_best_come_in_order_and_begin_with_the_best(translator):
         strings, scores = zip(*hypotheses, strict=True)
         assert list(scores) == sorted(scores, reverse=True)
         assert len(hypotheses) == (3 if text.strip() else 1)
+    greedy = Translator(translator.models, BYTES, beams=1, batch_size=4, max_length=24)
+    assert [hypotheses[0][0] for hypotheses in greedy.n_best(TEXTS, 1)] == greedy(TEXTS)
+    assert all(
+        hypotheses[0][1] < 0 for text, hypotheses in zip(TEXTS, greedy.n_best(TEXTS, 1), strict=True) if text.strip()
+    )
     wide = Translator(translator.models, BYTES, beams=3, batch_size=4, max_length=24)
     assert [hypotheses[0][0] for hypotheses in wide.n_best(TEXTS, 3)] == wide(TEXTS)
 
@@ -109,8 +114,8 @@ def test_learned_positions_are_the_limit():
 
 def test_a_thousand_sentences_need_few_programs(monkeypatch):
     programs = []
-    decode = Translator._decode
-    monkeypatch.setattr(Translator, "_decode", lambda *arguments: programs.append(1) or decode(*arguments))
+    greedy = Translator._greedy
+    monkeypatch.setattr(Translator, "_greedy", lambda *arguments: programs.append(1) or greedy(*arguments))
     translator = Translator(random_model(), BYTES, beams=1, max_length=128)
     lengths = np.random.default_rng(0).integers(1, 127, 1000)
     translator(["a" * length for length in lengths])
