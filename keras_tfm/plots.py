@@ -1,5 +1,7 @@
 """Pictures of what a model does; they need the extra `plot`."""
 
+import textwrap
+
 import numpy as np
 
 from keras_tfm.text import END, START
@@ -51,7 +53,7 @@ def attention_map(weights, query_labels, key_labels, path, title=None):
             axis.set_xlabel("key")
     figure.colorbar(image, ax=figure.axes, shrink=0.8, label="attention")
     if title:
-        figure.suptitle(title)
+        figure.suptitle(textwrap.fill(title, int(10 * figure.get_figwidth())), fontsize=11)
     figure.savefig(path, dpi=150)
 
 
@@ -82,7 +84,10 @@ def translation_map(translator, text, path, layer=-1, mean=False):
         model({"source": np.array([[*source, END]]), "target": np.array([[START, *target]])})
     weights = maps[model.get_layer(names[layer]).memory_attention.path][0][0]  # (heads, target, source)
     sides = ((translator.target_tokenizer, translation), (translator.source_tokenizer, text))
-    labels = [[piece.replace("▁", "␣") for piece in [*tokenizer.pieces(string), "end"]] for tokenizer, string in sides]
+    labels = [
+        [piece.replace("▁", " ").strip() or "␣" for piece in tokenizer.pieces(string)] + ["end"]
+        for tokenizer, string in sides
+    ]
     attention_map(weights.mean(0, keepdims=True) if mean else weights, *labels, path, title=f"{text} → {translation}")
     return translation
 
