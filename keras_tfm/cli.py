@@ -19,16 +19,16 @@ MODEL_FLAGS = {
     "ff_dim": (int, "width of the feed-forward network"),
     "dropout": (float, "rate of dropout on sublayers and embeddings"),
     "attention_dropout": (float, "rate of dropout on attention weights"),
-    "positions": (str, "sinusoidal, learned, index, rotary, relative or alibi"),
-    "positions_in": (str, "input or every_layer"),
-    "positions_combine": (str, "add or concat"),
+    "positions": (("sinusoidal", "learned", "index", "rotary", "relative", "alibi"), "how places are told apart"),
+    "positions_in": (("input", "every_layer"), "where the first three of them enter"),
+    "positions_combine": (("add", "concat"), "how they do"),
     "max_length": (int, "tokens of the longest text, the end token among them"),
-    "norm": (str, "layer or rms"),
+    "norm": (("layer", "rms"), "kind of normalisation"),
     "norm_first": (bool, "normalise before sublayers (pre-norm)"),
-    "activation": (str, "relu, gelu, swish, glu, reglu, geglu or swiglu"),
-    "score": (str, "scaled_dot, dot, cosine, bilinear, additive or concat"),
-    "heads": (str, "standard, narrow or wide"),
-    "mixing": (str, "soft or hard"),
+    "activation": (("relu", "gelu", "swish", "glu", "reglu", "geglu", "swiglu"), "of the feed-forward network"),
+    "score": (("dot", "scaled_dot", "cosine", "bilinear", "additive", "concat"), "how queries and keys are compared"),
+    "heads": (("standard", "narrow", "wide"), "what each head sees"),
+    "mixing": (("soft", "hard"), "how values are mixed"),
     "window": (int, "self-attention reaches less than so far"),
     "tied_output": (bool, "logits by the embeddings of the target"),
     "packed": (bool, "several pairs in a row"),
@@ -55,8 +55,14 @@ def run(argv):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         return command(**arguments)
+    except BrokenPipeError:  # whoever reads our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError, OSError) as error:
         sys.exit(f"keras-tfm: error: {error}")
+    except ModuleNotFoundError as error:
+        if error.name not in ("jax", "tensorflow"):
+            raise
+        sys.exit(f"keras-tfm: error: the backend is not installed: pip install 'keras_tfm[{error.name}]'")
 
 
 def _underscored(word):
@@ -102,12 +108,13 @@ def add_train(commands):
     add("--preset", choices=("tiny", "small", "base", "big", "deep"), default="tiny", help="sizes of the model")
     for name, (kind, text) in MODEL_FLAGS.items():
         action = {"action": argparse.BooleanOptionalAction} if kind is bool else {"type": kind}
+        action = {"choices": kind} if isinstance(kind, tuple) else action
         add(f"--{name}", default=argparse.SUPPRESS, help=text, **action)
     add = parser.add_argument_group("training").add_argument
-    add("--steps", type=positive, default=10_000, help="updates in all")
+    add("--steps", type=positive, default=10_000, help="updates in all, rounded up to whole epochs")
     add("--steps_per_epoch", type=positive, help="updates between checkpoints; default: one pass over the data")
     add("--learning_rate", type=float, default=0.002, help="peak of the schedule")
-    add("--warmup_steps", type=positive, default=1000, help="updates until the peak")
+    add("--warmup_steps", type=positive, help="updates until the peak; default: a tenth of all, at most 1000")
     add("--schedule", choices=("inverse_sqrt", "cosine"), default="inverse_sqrt", help="what comes after the peak")
     add("--smoothing", type=float, default=0.1, help="label smoothing")
     add("--r_drop", type=float, default=0.0, help="weight of R-Drop, which passes every batch twice")
@@ -136,9 +143,9 @@ def train(out, seed, precision, average, verbose, **options):
     keras.utils.set_random_seed(seed)
     keras.config.set_dtype_policy(precision)
     batches, valid, tokenizers = prepare(out / "data", seed=seed, verbose=verbose, **options)
-    (out / "config.json").write_text(json.dumps(config, indent=1))
     model = build(tokenizers, **options)
     compile_model(model, **options)
+    (out / "config.json").write_text(json.dumps(config, indent=1))  # now that all options have proved to be possible
     print(f"{keras.backend.backend()}, {model.count_params():,} parameters, {len(batches)} batches of {batches.shapes}")
 
     steps_per_epoch = min(options["steps_per_epoch"] or len(batches), options["steps"])
@@ -149,7 +156,7 @@ def train(out, seed, precision, average, verbose, **options):
     run = training.Run(out, keep=average, siblings=stopping)
     first = run.restore(model)
     if first:
-        print(f"going on after epoch {first} of {epochs}")
+        print(f"going on after epoch {first} of {epochs}" if first < epochs else f"trained for {epochs} epochs before")
     callbacks = [training.TokensPerSecond(batches.mean_tokens()), *watch(model, tokenizers, **options), *stopping, run]
     try:
         callbacks.append(training.TensorBoardScalars(out / "tensorboard"))
@@ -278,6 +285,9 @@ def load_translator(model, beams=1, length_penalty=None, **options):
 
 def translate(model, files, out, **options):
     """Translates lines of files or of standard input, see `keras-tfm translate --help`."""
+    for file in files:
+        if not file.is_file():
+            raise FileNotFoundError(f"{file}: there is no such file")
     translator = load_translator(model, **options)
     lines = itertools.chain.from_iterable(map(_lines, files)) if files else _decoded(sys.stdin.buffer)
     if out is None:
@@ -335,7 +345,7 @@ def evaluate(model, source, reference, tokenize, **options):
     pairs = data.ParallelFiles(source, reference)
     translator = load_translator(model, **options)
     sources, references = zip(*pairs, strict=True)
-    result = evaluation.evaluate(translator, sources, references, tokenize, verbose=1)
+    result = evaluation.evaluate(translator, sources, references, tokenize, verbose=int(sys.stdout.isatty()))
     signatures = result.pop("signatures")
     for name, value in result.items():
         print(f"{name:12} {value:10,.2f}  {signatures.get(name, '')}")
@@ -346,6 +356,7 @@ def plot(model, text, layer, mean, out):
     """Draws the attention of each target token to the source, see `keras-tfm plot --help`."""
     from keras_tfm import plots
 
+    out.parent.mkdir(parents=True, exist_ok=True)
     translation = plots.translation_map(load_translator(model), text, out, layer, mean)
     print(f"{text} → {translation}\nwrote {out}")
 
@@ -419,7 +430,7 @@ def compile_model(model, learning_rate, warmup_steps, schedule, smoothing, r_dro
 
     from keras_tfm import training
 
-    rates = training.SCHEDULES[schedule](learning_rate, warmup_steps, steps)
+    rates = training.SCHEDULES[schedule](learning_rate, warmup_steps or max(1, min(1000, steps // 10)), steps)
     ema = {"use_ema": True, "ema_momentum": options["ema"]} if options["ema"] else {}
     optimizer = keras.optimizers.Adam(
         rates,

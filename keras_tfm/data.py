@@ -66,7 +66,8 @@ class ParallelFiles:
         for number, line in enumerate(read_lines(self.paths[0]), 1):
             columns = line.split("\t")
             if len(columns) != 2:
-                raise ValueError(f"{self.paths[0]}, line {number}: must be text, tab, text. Received: {line[:80]!r}")
+                rule = "must be text, tab, text, where there is no `target`"
+                raise ValueError(f"{self.paths[0]}, line {number}: {rule}. Received: {line[:80]!r}")
             yield tuple(columns)
 
 

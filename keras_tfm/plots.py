@@ -7,7 +7,7 @@ import numpy as np
 from keras_tfm.text import END, START
 
 
-def attention_map(weights, query_labels, key_labels, path, title=None):
+def attention_map(weights, query_labels, key_labels, path, title=None, axes_names=("query", "key")):
     """Writes the heads of one attention layer as a PNG, queries downwards and keys across.
 
     Args:
@@ -15,6 +15,7 @@ def attention_map(weights, query_labels, key_labels, path, title=None):
         query_labels, key_labels: a word for each query and each key.
         path: file to write.
         title: headline.
+        axes_names: what to write beside and below.
 
     >>> import tempfile, os
     >>> file = os.path.join(tempfile.mkdtemp(), "map.png")
@@ -48,9 +49,9 @@ def attention_map(weights, query_labels, key_labels, path, title=None):
             axis.set_title(f"head {head + 1}", fontsize=10)
         axis.spines[:].set_visible(False)
         if head % columns == 0:
-            axis.set_ylabel("query")
+            axis.set_ylabel(axes_names[0])
         if head + columns >= heads:
-            axis.set_xlabel("key")
+            axis.set_xlabel(axes_names[1])
     figure.colorbar(image, ax=figure.axes, shrink=0.8, label="attention")
     if title:
         figure.suptitle(textwrap.fill(title, int(10 * figure.get_figwidth())), fontsize=11)
@@ -88,7 +89,8 @@ def translation_map(translator, text, path, layer=-1, mean=False):
         [piece.replace("▁", " ").strip() or "␣" for piece in tokenizer.pieces(string)] + ["end"]
         for tokenizer, string in sides
     ]
-    attention_map(weights.mean(0, keepdims=True) if mean else weights, *labels, path, title=f"{text} → {translation}")
+    weights = weights.mean(0, keepdims=True) if mean else weights
+    attention_map(weights, *labels, path, f"{text} → {translation}", ("translation", "source"))
     return translation
 
 

@@ -12,7 +12,7 @@ from conftest import BACKEND
 from keras_tfm import cli
 from keras_tfm.cli import MODEL_FLAGS
 
-SMALL = "--num_layers 1 --model-dim 16 --num_heads 2 --ff_dim 32 --steps 6 --batch-tokens 512 --num_shapes 2"
+SMALL = "--num_layers 1 --model-dim 16 --num_heads 2 --ff_dim 32 --steps 6 --batch-tokens 512 --num_shapes 1"
 SMALL += " --jit-compile" if BACKEND == "jax" else " --no-jit-compile"  # the quicker start
 
 
@@ -30,6 +30,19 @@ def test_flags_are_the_arguments_of_the_builder():
     names |= set(MultiHeadSelfAttention.OPTIONS)
     not_flags = {"self", "name", "block", "options", "kwargs", "vocab_size", "target_vocab_size", "causal"}
     assert names - not_flags == set(MODEL_FLAGS)
+
+
+def test_words_are_those_of_the_layers():
+    from keras_tfm.layers import SCORES
+    from keras_tfm.layers.attention import HEADS, MIXINGS
+    from keras_tfm.layers.blocks import ACTIVATIONS, GATES, NORMS
+    from keras_tfm.layers.positions import SCHEMES
+    from keras_tfm.models.transformer import ENCODINGS
+
+    words = {"score": SCORES, "heads": HEADS, "mixing": MIXINGS, "norm": NORMS, "activation": (*ACTIVATIONS, *GATES)}
+    words["positions"] = [*ENCODINGS, *(scheme for scheme in SCHEMES if scheme)]
+    for name, choices in words.items():
+        assert set(MODEL_FLAGS[name][0]) == set(choices), name
 
 
 def test_training_from_two_files(tmp_path):
@@ -65,6 +78,7 @@ def test_training_from_two_files(tmp_path):
         (("train", "--backend", "abacus"), "abacus"),
         (("train", "--steps", "0"), "--steps: invalid positive value: '0'"),
         (("train", "--task", "chess"), "chess"),
+        (("train", "--score", "guess"), "guess"),
         (("sing",), "sing"),
     ],
 )
@@ -78,6 +92,7 @@ def test_bad_command_lines(arguments, word):
     [
         ((), "`task` or `source` must be given"),
         (("--source", "missing.txt", "--target", "missing.txt"), "missing.txt: there is no such file"),
+        (("--task", "reverse", "--num_examples", "50", "--num_heads", "5"), "`num_heads` must divide the width"),
     ],
 )
 def test_errors_are_one_line(arguments, word, tmp_path):
@@ -142,6 +157,20 @@ def test_files_are_translated_and_gone_on_with(folder, tmp_path, capsys):
     cli.run(["translate", str(folder), *files, *OPTIONS, "--out", str(out)])
     assert out.read_text().split("\n")[:-1] == expected
     assert "going on after line 2" in capsys.readouterr().err
+
+
+def test_a_reader_may_stop_reading(folder, tmp_path):
+    (tmp_path / "texts").write_text("\n" * 50_000)
+    command = (
+        f"'{pathlib.Path(sys.executable).with_name('keras-tfm')}' translate '{folder}' '{tmp_path}/texts' | head -1"
+    )
+    run = subprocess.run(command, shell=True, capture_output=True)
+    assert run.stdout == b"\n" and run.stderr == b""
+
+
+def test_a_missing_file_is_named(folder):
+    with pytest.raises(SystemExit, match=r"no/such: there is no such file"):
+        cli.run(["translate", str(folder), "no/such"])
 
 
 def test_nothing_comes_from_an_empty_file(folder, tmp_path, capsys):
