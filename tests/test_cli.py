@@ -101,6 +101,13 @@ def test_errors_are_one_line(arguments, word, tmp_path):
     assert not (tmp_path / "run/config.json").exists()
 
 
+def test_a_backend_that_is_not_there_is_named():
+    program = "import sys; sys.modules['jax'] = None; from keras_tfm import cli; cli.main()"
+    arguments = ["train", "--task", "reverse", "--backend", "jax"]
+    run = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True)
+    assert run.returncode == 1 and run.stderr.startswith("keras-tfm: error: the backend is not installed: pip install")
+
+
 def test_help_needs_no_backend():
     run = keras_tfm("train", "--help", KERAS_BACKEND="none")
     assert run.returncode == 0 and "--model_dim" in run.stdout
@@ -185,7 +192,7 @@ def test_scores_are_printed(folder, tmp_path, capsys):
     files = ["--source", str(tmp_path / "source"), "--reference", str(tmp_path / "reference")]
     assert cli.run(["evaluate", str(folder), *files, *OPTIONS])["exact"] == 1
     printed = capsys.readouterr().out
-    assert "chrf" in printed and "tok:13a" in printed and "perplexity" in printed
+    assert "chrf" in printed and "tok:13a" in printed and "perplexity" in printed and "\b" not in printed
 
 
 def test_a_picture_is_drawn(folder, tmp_path, capsys):
