@@ -28,6 +28,10 @@ BYTES = ByteTokenizer()
 TOLERANCE = {"float32": 1e-5, "mixed_bfloat16": 5e-2, "mixed_float16": 6e-3}
 
 
+# For what no backend takes part in.
+once = pytest.mark.skipif(BACKEND != "tensorflow", reason="the same on each backend: runs beside TensorFlow's tests")
+
+
 @pytest.fixture(autouse=True)
 def same_seed():
     keras.utils.set_random_seed(7)

@@ -9,7 +9,7 @@ import sys
 import keras
 import numpy as np
 import pytest
-from conftest import BYTES, encode, random_texts, texts_of
+from conftest import BYTES, encode, once, random_texts, texts_of
 
 from keras_tfm import batches as module
 from keras_tfm.batches import Batches, PackedBatches, choose_shapes, padding_share
@@ -194,6 +194,7 @@ def test_each_shape_is_for_pairs_that_need_it(pairs):
 # ── shapes and padding ──
 
 
+@once
 @pytest.mark.parametrize("longest", [5, 40, 128, 129, 300])
 @pytest.mark.parametrize("seed", range(2))
 def test_more_shapes_never_give_more_padding(seed, longest):
@@ -316,6 +317,7 @@ print(json.dumps(peaks))
 
 
 @pytest.mark.parametrize("small", [10_000, pytest.param(40_000, marks=pytest.mark.slow)])
+@once
 @pytest.mark.skipif(not pathlib.Path("/proc/self/status").exists(), reason="Linux tells how much memory is its own")
 def test_memory_stays_flat_when_the_corpus_grows_tenfold(small):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

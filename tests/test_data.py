@@ -3,11 +3,14 @@ import os
 
 import numpy as np
 import pytest
-from conftest import BYTES, encode, random_texts, texts_of
+from conftest import BYTES, encode, once, random_texts, texts_of
 
 from keras_tfm import data
 from keras_tfm.data import ParallelFiles, TokenPairs, encode_pairs
 from keras_tfm.text import ByteTokenizer, train_tokenizer
+
+pytestmark = once
+
 
 # ── files ──
 

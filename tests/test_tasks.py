@@ -6,10 +6,12 @@ from operator import attrgetter, methodcaller
 
 import pytest
 from babel.dates import format_date
+from conftest import once
 
 from keras_tfm import tasks
 from keras_tfm.tasks import CASES, LOCALES, SPLITS, TASKS, YEARS, copy, date_formats, dates, reverse
 
+pytestmark = once
 DAY = datetime.date(2023, 5, 3)
 
 
