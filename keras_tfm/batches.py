@@ -332,6 +332,19 @@ def shifted(labels):
     return np.where(labels > 0, target, 0).astype("int32")
 
 
+def padded(rows, width, count=None):
+    """Lists of ids → (count or as many as there are, width): each with its end token, then padding.
+
+    >>> padded([[7, 8], [9]], width=4)
+    array([[7, 8, 2, 0],
+           [9, 2, 0, 0]], dtype=int32)
+    """
+    ids = np.zeros((count or len(rows), width), "int32")
+    for number, row in enumerate(rows):
+        ids[number, : len(row) + 1] = [*row, END]
+    return ids
+
+
 def _with_end(sequences, members, width):
     """Rows of ids, each with the end token behind it."""
     rows = sequences.padded(members, width)

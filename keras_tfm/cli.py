@@ -221,28 +221,25 @@ def show(task, model, tokenizers, verbose, count=1000):
     print(f"{sum(right) / count:.1%} of {count:,} unseen texts exactly right")
 
 
-def add_translate(commands):
-    parser = commands.add_parser(
-        "translate",
-        help="translate files or standard input, line by line",
-        description="Translate texts line by line. With --out, the same command again goes on where that file ends.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    parser.set_defaults(command=translate)
+def add_command(commands, command, text, **options):
+    """A command of the function's name, for a trained model."""
+    options["formatter_class"] = argparse.ArgumentDefaultsHelpFormatter
+    parser = commands.add_parser(command.__name__, help=text, **options)
+    parser.set_defaults(command=command)
     parser.add_argument("model", type=pathlib.Path, help="folder that `keras-tfm train` wrote")
+    return parser
+
+
+def add_translate(commands):
+    again = "Translate texts line by line. With --out, the same command again goes on where that file ends."
+    parser = add_command(commands, translate, "translate files or standard input, line by line", description=again)
     parser.add_argument("files", nargs="*", type=pathlib.Path, help="texts, plain or .gz; none: standard input")
     parser.add_argument("--out", type=pathlib.Path, help="file for the translations, in place of standard output")
     add_decoding(parser)
 
 
 def add_evaluate(commands):
-    parser = commands.add_parser(
-        "evaluate",
-        help="score a translator: BLEU, chrF, exact match, perplexity, speed",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    parser.set_defaults(command=evaluate)
-    parser.add_argument("model", type=pathlib.Path, help="folder that `keras-tfm train` wrote")
+    parser = add_command(commands, evaluate, "score a translator: BLEU, chrF, exact match, perplexity, speed")
     parser.add_argument("--source", type=pathlib.Path, required=True, help="texts, plain or .gz")
     parser.add_argument("--reference", type=pathlib.Path, required=True, help="their translations")
     parser.add_argument("--tokenize", default="13a", help="sacreBLEU's tokeniser; none for text that is tokens already")
@@ -250,13 +247,7 @@ def add_evaluate(commands):
 
 
 def add_plot(commands):
-    parser = commands.add_parser(
-        "plot",
-        help="draw what a translation attends to",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    parser.set_defaults(command=plot)
-    parser.add_argument("model", type=pathlib.Path, help="folder that `keras-tfm train` wrote")
+    parser = add_command(commands, plot, "draw what a translation attends to")
     parser.add_argument("text", help="a sentence")
     parser.add_argument("--layer", type=int, default=-1, help="block of the decoder, from 0; -1 is the last")
     parser.add_argument("--mean", action="store_true", help="the mean of the heads, in place of each")

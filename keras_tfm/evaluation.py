@@ -6,9 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tfm.text import END, PAD, START
-
-TOKENIZED = "none"  # sacreBLEU's word for text that is split into tokens already
+from keras_tfm.batches import padded, shifted
 
 
 def scores(hypotheses, references, tokenize="13a"):
@@ -29,7 +27,7 @@ def scores(hypotheses, references, tokenize="13a"):
     if len(hypotheses) != len(references) or not references:
         received = f"{len(hypotheses)} hypotheses, {len(references)} references"
         raise ValueError(f"`references` must be as many as `hypotheses`, at least one. Received: {received}")
-    metrics = {"bleu": sacrebleu().BLEU(tokenize=tokenize, force=tokenize == TOKENIZED), "chrf": sacrebleu().CHRF()}
+    metrics = {"bleu": sacrebleu().BLEU(tokenize=tokenize, force=tokenize == "none"), "chrf": sacrebleu().CHRF()}
     result = {name: metric.corpus_score(hypotheses, [references]).score for name, metric in metrics.items()}
     result["exact"] = float(np.mean([ours == theirs for ours, theirs in zip(hypotheses, references, strict=True)]))
     result["signatures"] = {name: str(metric.get_signature()) for name, metric in metrics.items()}
@@ -66,9 +64,10 @@ def perplexity(translator, sources, references, batch_size=64):
     ]
     pairs.sort(key=lambda pair: max(map(len, pair)))
     for first in range(0, len(pairs), batch_size):
-        source, labels = (_padded(side, batch_size) for side in zip(*pairs[first : first + batch_size], strict=True))
-        target = np.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=START)
-        logits = model.predict_on_batch({"source": source, "target": np.where(labels > 0, target, PAD)})
+        sides = zip(*pairs[first : first + batch_size], strict=True)
+        # widths are multiples of 16, so that few of them occur
+        source, labels = (padded(side, (max(map(len, side)) // 16 + 1) * 16, batch_size) for side in sides)
+        logits = model.predict_on_batch({"source": source, "target": shifted(labels)})
         losses = keras.losses.sparse_categorical_crossentropy(labels, logits.astype("float32"), from_logits=True)
         real = labels > 0
         total, count = total + float(ops.sum(losses * real)), count + int(real.sum())
@@ -99,15 +98,6 @@ class TranslationScores(keras.callbacks.Callback):
             self.last = {"val_bleu": result["bleu"], "val_chrf": result["chrf"]}
         if logs is not None:
             logs.update(self.last)
-
-
-def _padded(rows, count):
-    """Lists of ids → (count, width) with end tokens; widths are multiples of 16, so that few of them occur."""
-    width = -(-(max(map(len, rows)) + 1) // 16) * 16
-    ids = np.zeros((count, width), "int32")
-    for number, row in enumerate(rows):
-        ids[number, : len(row) + 1] = [*row, END]
-    return ids
 
 
 def sacrebleu():

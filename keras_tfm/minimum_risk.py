@@ -16,8 +16,8 @@ from keras import ops
 
 from keras_tfm import backend, decoding, evaluation
 from keras_tfm.arguments import positive
-from keras_tfm.batches import shifted
-from keras_tfm.text import END, PAD
+from keras_tfm.batches import padded, shifted
+from keras_tfm.text import PAD
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
@@ -81,7 +81,8 @@ def sample_hypotheses(
         raise ValueError(
             f"`sources` must hold texts of fewer than {max_length} tokens. Received: {len(sources)}, all longer"
         )
-    source, labels = (_repeated([pair[side] for pair in pairs], samples, max_length) for side in (0, 1))
+    sides = ([pair[side] for pair in pairs] for side in (0, 1))
+    source, labels = (np.repeat(padded(side, max_length), samples, axis=0) for side in sides)
     chances = np.random.default_rng(seed).random(labels.shape, "float32")
     draw = backend.compiled(
         lambda inputs, length: decoding.sample(
@@ -104,11 +105,3 @@ def sample_hypotheses(
     hypotheses = translator.target_tokenizer.decode(labels)
     scores = [chrf.sentence_score(ours, [theirs]).score for ours, theirs in zip(hypotheses, expected, strict=True)]
     return {"source": source, "target": shifted(labels)}, labels, 1 - np.array(scores, "float32") / 100
-
-
-def _repeated(rows, times, width):
-    """Lists of ids → each so many times, (len(rows) · times, width), with end tokens."""
-    ids = np.zeros((len(rows), width), "int32")
-    for number, row in enumerate(rows):
-        ids[number, : len(row) + 1] = [*row, END]
-    return np.repeat(ids, times, axis=0)

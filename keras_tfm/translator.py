@@ -7,12 +7,12 @@ import re
 import warnings
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_tfm import backend, decoding, text
 from keras_tfm.arguments import positive
-from keras_tfm.text import END, PAD
+from keras_tfm.batches import padded
+from keras_tfm.text import PAD
 
 SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])\s*")
 LINE_END = re.compile(r"\r?\n")
@@ -140,9 +140,7 @@ class Translator:
         for first in range(0, len(order), size):
             members = order[first : first + size]
             width = next(width for width in self.widths if width > len(rows[members[-1]]))
-            sources = np.zeros((size, width), "int32")
-            for line, number in enumerate(members):
-                sources[line, : len(rows[number]) + 1] = [*rows[number], END]
+            sources = padded([rows[number] for number in members], width, size)
             ids, scores = (ops.convert_to_numpy(x)[: len(members)] for x in self._compiled(n)(sources, width))
             for number, hypotheses, their_scores in zip(members, ids, scores, strict=True):
                 texts = self.target_tokenizer.decode(hypotheses)
