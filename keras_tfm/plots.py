@@ -54,7 +54,8 @@ def attention_map(weights, query_labels, key_labels, path, title=None, axes_name
             axis.set_xlabel(axes_names[1])
     figure.colorbar(image, ax=figure.axes, shrink=0.8, label="attention")
     if title:
-        figure.suptitle(textwrap.fill(title, int(10 * figure.get_figwidth())), fontsize=11)
+        lines = (textwrap.fill(line, int(11 * figure.get_figwidth())) for line in title.splitlines())
+        figure.suptitle("\n".join(lines), fontsize=11)
     figure.savefig(path, dpi=150)
 
 
@@ -90,7 +91,7 @@ def translation_map(translator, text, path, layer=-1, mean=False):
         for tokenizer, string in sides
     ]
     weights = weights.mean(0, keepdims=True) if mean else weights
-    attention_map(weights, *labels, path, f"{text} → {translation}", ("translation", "source"))
+    attention_map(weights, *labels, path, f"{text}\n→ {translation}", ("translation", "source"))
     return translation
 
 
