@@ -27,7 +27,10 @@ from keras_tfm.layers import sinusoids
 from keras_tfm.text import END, PAD, START
 from keras_tfm.translator import Translator
 
-LENGTH = 80  # of translations, at the most
+
+def longest(width):
+    """Tokens of a translation at the most, of sources that are so wide: as `Translator` sets it."""
+    return 2 * width + 16
 
 
 def main():
@@ -102,7 +105,7 @@ def beside_keras_hub(translator, options):
     def search(sources, width):
         batch = ops.shape(sources)[0]
         prompt = ops.concatenate(
-            [ops.full((batch, 1), START, dtype="int32"), ops.zeros((batch, LENGTH), dtype="int32")], axis=1
+            [ops.full((batch, 1), START, dtype="int32"), ops.zeros((batch, longest(width)), dtype="int32")], axis=1
         )
 
         def following(prompt, cache, index):
@@ -114,7 +117,7 @@ def beside_keras_hub(translator, options):
         ids = sampler(
             following,
             prompt,
-            cache=model.start(sources, LENGTH),
+            cache=model.start(sources, longest(width)),
             index=1,
             mask=mask,
             stop_token_ids=(END,),
@@ -136,7 +139,7 @@ def beside_marian(translator, options):
                 attention_mask=torch.tensor(sources != PAD).long(),
                 num_beams=options.beams,
                 length_penalty=options.length_penalty,
-                max_new_tokens=LENGTH,
+                max_new_tokens=longest(width),
                 bad_words_ids=[[PAD], [START]],
             )[:, 1:].numpy()
 
@@ -214,13 +217,13 @@ def as_marian(model):
 def compare(peer, search, translator, options):
     """BLEU and tokens/s of a peer's search (sources, width) → ids beside ours, batch by batch in turn."""
     (model,), (sentences, references) = translator.models, val(options)
-    ours = backend.compiled(
-        lambda sources, width: decoding.beam_search(
-            model.start, model.step, sources, LENGTH, options.beams, length_penalty=options.length_penalty
-        )[0][:, 0],
-        model.variables,
-    )
-    ways = {"ours": ours, peer: search}
+
+    def ours(sources, width):
+        limits = longest(ops.sum(ops.cast(sources != PAD, "int32"), axis=1))  # of each sentence by itself
+        search = {"max_length": longest(width), "limits": limits, "length_penalty": options.length_penalty}
+        return decoding.beam_search(model.start, model.step, sources, beams=options.beams, **search)[0][:, 0]
+
+    ways = {"ours": backend.compiled(ours, model.variables), peer: search}
     rows = translator.source_tokenizer.encode(sentences)
     order = sorted(range(len(rows)), key=lambda number: len(rows[number]))
     ids, seconds = {name: [None] * len(rows) for name in ways}, dict.fromkeys(ways, 0.0)

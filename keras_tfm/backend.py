@@ -72,7 +72,7 @@ def compiled(function, variables):
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        return tf.function(function)
+        return tf.function(function, jit_compile=True)
     return function
 
 

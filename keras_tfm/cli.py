@@ -282,7 +282,8 @@ def translate(model, files, out, **options):
     translator = load_translator(model, **options)
     lines = itertools.chain.from_iterable(map(_lines, files)) if files else _decoded(sys.stdin.buffer)
     if out is None:
-        for translation in translator.stream(lines):
+        typing = not files and sys.stdin.isatty()
+        for translation in translator.stream(lines, chunk=1 if typing else 2048):
             print(_one_line(translation), flush=True)
         return
     done = _whole_lines(out)

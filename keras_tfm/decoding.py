@@ -47,7 +47,9 @@ class Constraints:
         if not isinstance(no_repeat_ngram, int) or no_repeat_ngram < 0:
             raise ValueError(f"`no_repeat_ngram` must be an integer of at least 0. Received: {no_repeat_ngram=}")
         self.min_length, self.forbidden = min_length, sorted({PAD, START, *forbidden})
-        self.prefix, self.no_repeat_ngram, self.limits = prefix, no_repeat_ngram, limits
+        self.prefix, self.no_repeat_ngram = prefix, no_repeat_ngram
+        # where the last token may stand, (batch,) or ()
+        self.last = max_length - 1 if limits is None else ops.cast(ops.minimum(limits, max_length) - 1, "int32")
         if prefix is not None and (len(np.shape(prefix)) != 2 or np.shape(prefix)[1] > max_length):
             raise ValueError(f"`prefix` must be (batch, n), n ≤ {max_length}. Received: shape {np.shape(prefix)}")
 
@@ -64,11 +66,6 @@ class Constraints:
             wanted = self._wanted(ops.shape(scores)[0], position)
             allowed = ops.where(wanted > 0, ops.where(vocabulary == wanted, scores, NEVER), allowed)
         return allowed
-
-    def is_last(self, position):
-        """Whether no token may come behind a position, (batch,) or ()."""
-        last = position >= self.max_length - 1
-        return last if self.limits is None else ops.logical_or(last, position >= self.limits - 1)
 
     def _repeats(self, scores, position, written):
         """Whether a token (rows, v) would end an n-gram that has been there before."""
@@ -102,7 +99,7 @@ def greedy(start, step, sources, max_length, **constraints):
     Returns:
         ids (batch, max_length), zeros behind the end token.
     """
-    return _one_by_one(start, step, sources, lambda scores, position: _best(scores), max_length, constraints)
+    return _one_by_one(start, step, sources, lambda scores, position: highest(scores, 1)[1], max_length, constraints)
 
 
 def sample(
@@ -161,9 +158,30 @@ def _at_least(scores, threshold):
     return ops.where(scores < threshold, NEVER, scores)
 
 
-def _best(scores):
-    """The highest of scores (rows, v): ids (rows, 1)."""
-    return ops.cast(ops.top_k(scores, 1)[1], "int32")  # builtin in LiteRT, unlike argmax
+def highest(x, k):
+    """The k highest of x (rows, v), highest first, and their places: (rows, k) each.
+
+    They are in the k chunks with the highest maxima, so that only these are sorted.
+
+    >>> values, places = highest(ops.convert_to_tensor([[3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0]]), 2)
+    >>> print(ops.convert_to_numpy(values), ops.convert_to_numpy(places))
+    [[9. 6.]] [[5 7]]
+    """
+    rows, size = ops.shape(x)[0], x.shape[1]
+    width = int(size**0.5)
+    count = size // width
+    if count <= k:
+        values, places = ops.top_k(x, k)
+        return values, ops.cast(places, "int32")
+    chunks = ops.reshape(x[:, : count * width], (rows, count, width))
+    best = ops.cast(ops.top_k(ops.max(chunks, axis=-1), k)[1], "int32")  # (rows, k)
+    ids = ops.reshape(best[:, :, None] * width + np.arange(width, dtype="int32"), (rows, k * width))
+    values = ops.reshape(_take(chunks, best), (rows, k * width))
+    if count * width < size:  # what is left behind the last whole chunk
+        rest = ops.broadcast_to(np.arange(count * width, size, dtype="int32"), (rows, size - count * width))
+        values, ids = ops.concatenate([values, x[:, count * width :]], axis=1), ops.concatenate([ids, rest], axis=1)
+    values, places = ops.top_k(values, k)
+    return values, _take(ids[..., None], places)[..., 0]
 
 
 def _one_by_one(start, step, sources, choose, max_length, constraints):
@@ -180,7 +198,7 @@ def _one_by_one(start, step, sources, choose, max_length, constraints):
         scores = constrain(ops.cast(logits[:, -1], "float32"), position, written)
         tokens = ops.where(done[:, None], PAD, choose(scores, position))
         written = ops.slice_update(written, (0, position), tokens)
-        done = ops.logical_or(done, ops.logical_or(tokens[:, 0] == END, constrain.is_last(position)))
+        done = ops.logical_or(done, ops.logical_or(tokens[:, 0] == END, position >= constrain.last))
         return position + 1, tokens, done, written, cache
 
     state = (ops.convert_to_tensor(0, dtype="int32"), tokens, done, written, start(sources, max_length))
@@ -203,7 +221,7 @@ def beam_search(
 
     At each place the `beams` best continuations of all hypotheses are kept. Those that end leave the beam and are kept
     apart. The search ends when no hypothesis that is left could still become one of the `n_best`: its probability can
-    only fall, and its logarithm is divided by no more than the penalty of `max_length`.
+    only fall, and its logarithm is divided by no more than the penalty of the longest that it may become.
 
     Args:
         start, step, sources, max_length, **constraints: as for `greedy`.
@@ -235,22 +253,24 @@ def beam_search(
     divisors = divisor(np.arange(1, max_length + 1, dtype="float32"), length_penalty)
 
     def unfinished(position, tokens, alive, ended, cache):
-        # the highest score that any hypothesis can still get; scores are negative, and coverage only takes away
-        hope = ops.max(alive["scores"], axis=1) / ops.max(ops.where(np.arange(max_length) >= position, divisors, 0.0))
+        # the highest score that any hypothesis can still get, here or at its last place: scores are negative, divisors
+        # rise or fall with the length, and coverage only takes away
+        here, at_last = (ops.take(divisors, ops.minimum(place, max_length - 1)) for place in (position, constrain.last))
+        hope = ops.max(alive["scores"], axis=1) / ops.maximum(here, at_last)
         searching = ops.logical_and(hope > ended["scores"][:, n_best - 1], hope > NEVER / 2)
         return ops.logical_and(position < max_length, ops.any(searching))
 
     def advance(position, tokens, alive, ended, cache):
         logits, cache, *attention = step(tokens, position, cache)
-        scores = ops.log_softmax(ops.cast(logits[:, -1], "float32"))
-        scores = constrain(scores, position, ops.reshape(alive["ids"], (-1, max_length)))
-        scores, chosen = ops.top_k(scores, min(beams, scores.shape[-1]))  # the best of each hypothesis, (b · k, k)
+        logits = ops.cast(logits[:, -1], "float32")
+        allowed = constrain(logits, position, ops.reshape(alive["ids"], (-1, max_length)))
+        scores, chosen = highest(allowed, min(beams, logits.shape[-1]))  # the best of each hypothesis, (b · k, k)
         per_beam = chosen.shape[-1]
-        scores = ops.reshape(alive["scores"], (-1, 1)) + ops.maximum(scores, NEVER)
-        scores, places = ops.top_k(ops.reshape(scores, (batch, beams * per_beam)), beams)  # the best of all, (b, k)
+        scores = ops.maximum(scores - ops.logsumexp(logits, axis=-1, keepdims=True), NEVER)
+        scores = ops.reshape(scores + ops.reshape(alive["scores"], (-1, 1)), (batch, beams * per_beam))
+        scores, places = ops.top_k(scores, beams)  # the best of all, (b, k)
         parents = ops.cast(places // per_beam, "int32")
         tokens = _take(ops.reshape(chosen, (batch, -1, 1)), places)[..., 0]
-        tokens = ops.cast(tokens, "int32")
 
         if bool(attention) != bool(coverage_penalty):
             received = f"{coverage_penalty=}, {2 + len(attention)} outputs of step"
@@ -261,7 +281,7 @@ def beam_search(
         alive["ids"] = ops.slice_update(alive["ids"], (0, 0, position), tokens[..., None])
         cache = map_hypotheses(lambda x: _take_rows(x, parents), cache)
 
-        ends = ops.logical_or(tokens == END, ops.reshape(constrain.is_last(position), (-1, 1)))
+        ends = ops.logical_or(tokens == END, ops.reshape(position >= constrain.last, (-1, 1)))
         final = scores / ops.take(divisors, position)
         if coverage_penalty:
             covered = ops.log(ops.clip(alive["coverage"], 1e-9, 1.0)) * ops.cast(sources != 0, "float32")[:, None]

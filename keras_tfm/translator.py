@@ -110,10 +110,11 @@ class Translator:
         """A text as pieces that are short enough: [(ids, what stands behind the piece)]."""
         pieces = []
         for line, newline in _split(LINE_END, text):
-            (ids,) = self.source_tokenizer.encode([line])
             if not line.strip():
                 pieces.append(([], newline))
-            elif len(ids) < self.max_length:
+                continue
+            (ids,) = self.source_tokenizer.encode([line])
+            if len(ids) < self.max_length:
                 pieces.append((ids, newline))
             else:
                 sentences = _split(SENTENCE_END, line)

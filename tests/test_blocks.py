@@ -70,6 +70,8 @@ class TestEveryLayer:
         assert tuple(symbolic.shape) == (None, *eager.shape[1:])
         types = {keras.backend.standardize_dtype(x.dtype) for x in (symbolic, eager)}
         assert types == {layer.compute_dtype} and np.isfinite(array(eager)).all()
+        if dtype == "float32":
+            return
         single = make()
         single(*inputs)
         single.set_weights(layer.get_weights())

@@ -151,6 +151,33 @@ def test_standard_input_is_translated_line_by_line(folder):
     assert b"line 3: not UTF-8" in run.stderr
 
 
+MEMORY = """
+import resource, sys
+from keras_tfm import cli
+cli.run(["translate", *sys.argv[1:]])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, file=sys.stderr)
+"""
+
+
+@pytest.mark.slow
+def test_a_million_lines_through_standard_input_need_no_more_memory_than_a_few(folder, tmp_path):
+    def translated(count):
+        """Peak memory in MB, and what comes out of so many lines, of which most are empty to save time."""
+        with open(tmp_path / "in", "w") as file:
+            file.writelines(f"number {n}\n" if n % 1000 == 0 else "\n" for n in range(count))
+        with open(tmp_path / "in") as lines, open(tmp_path / "out", "w") as out:
+            command = [sys.executable, "-c", MEMORY, folder, *OPTIONS]
+            run = subprocess.run(command, stdin=lines, stdout=out, stderr=subprocess.PIPE, text=True)
+        assert run.returncode == 0, run.stderr
+        return float(run.stderr.split()[-1]), (tmp_path / "out").read_text().split("\n")[:-1]
+
+    few, _ = translated(10_000)
+    many, lines = translated(1_000_000)
+    assert many - few < 30, (few, many)  # as strings alone, the lines would take 50 MB
+    assert len(lines) == 1_000_000
+    assert lines[:1001:1000] == lines_of(folder, ["number 0", "number 1000"]) and set(lines[1:1000]) == {""}
+
+
 def test_files_are_translated_and_gone_on_with(folder, tmp_path, capsys):
     texts = [f"number {number}" for number in range(6)]
     (tmp_path / "one").write_text("\n".join(texts[:3]) + "\n")

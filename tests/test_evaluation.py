@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from conftest import BYTES
+from conftest import BYTES, quick
 from keras import ops
 
 from keras_tfm.evaluation import TranslationScores, evaluate, perplexity, scores
@@ -42,10 +42,10 @@ def test_as_many_references_as_hypotheses(hypotheses, references):
 
 
 def test_perplexity_is_that_of_each_text_by_itself(translator):
-    total, count = 0.0, 0
+    total, count, model = 0.0, 0, quick(translator.models[0])
     for source, reference in zip(SOURCES, REFERENCES, strict=True):
         (source,), (target,) = BYTES.encode([source]), BYTES.encode([reference])
-        logits = translator.models[0]({"source": np.array([[*source, END]]), "target": np.array([[START, *target]])})
+        logits = model({"source": np.array([[*source, END]]), "target": np.array([[START, *target]])})
         shares = ops.convert_to_numpy(ops.log_softmax(logits))[0]
         total -= sum(shares[place, token] for place, token in enumerate([*target, END]))
         count += len(target) + 1

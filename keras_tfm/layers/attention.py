@@ -383,24 +383,36 @@ class MultiHeadSelfAttention(MultiHeadAttention):
             return self.finish(self.context(q, k, v, mask, attention_mask, training), mask)
         q = self.in_room(q, cache, start)
         mask = ops.ones(ops.shape(x)[:2], dtype="bool") if mask is None else mask
-        new = {"k": k, "v": v, "mask": mask}
-        cache = {name: ops.slice_update(cache[name], [0, start, 0, 0][: len(x.shape)], x) for name, x in new.items()}
-        context = self.full_context(q, cache["k"], cache["v"], cache["mask"], attention_mask, start, training)
+        cache = {
+            "k": ops.slice_update(cache["k"], (0, 0, start, 0), _swapped(k)),
+            "v": ops.slice_update(cache["v"], (0, 0, start, 0), _swapped(v)),
+            "mask": ops.slice_update(cache["mask"], (0, start), mask),
+        }
+        k, v = _swapped(cache["k"]), _swapped(cache["v"])
+        context = self.full_context(q, k, v, cache["mask"], attention_mask, start, training)
         return self.finish(context, mask), cache
 
     def empty_cache(self, batch_size, max_length):
-        """Room for keys and values (batch, max_length, kv_heads, head_dim), and for which of them are tokens."""
+        """Room for keys and values (batch, kv_heads, max_length, head_dim), and for which of them are tokens.
+
+        Heads come first, since a matrix product of each step would else begin by moving the whole cache that way.
+        """
         self.check_built("empty_cache")
-        zeros = ops.zeros((batch_size, max_length, self.num_kv_heads, self.head_dim), dtype=self.compute_dtype)
+        zeros = ops.zeros((batch_size, self.num_kv_heads, max_length, self.head_dim), dtype=self.compute_dtype)
         return {"k": zeros, "v": zeros, "mask": ops.zeros((batch_size, max_length), dtype="bool")}
 
     def in_room(self, q, cache, start):
         """The queries, if the cache has room for them; if only a run can know, NaN rather than a wrong place."""
         if not self.causal:
             raise ValueError("`cache` needs causal=True, since cached tokens see no later ones. Received: causal=False")
-        room, first, count = ops.shape(cache["k"])[1], backend.known(start), ops.shape(q)[1]
+        room, first, count = ops.shape(cache["k"])[2], backend.known(start), ops.shape(q)[1]
         if first is None or not (isinstance(room, int) and isinstance(count, int)):
             return ops.where(ops.logical_and(start >= 0, start + count <= room), q, math.nan)
         if first < 0 or first + count > room:
             raise ValueError(f"`cache` must have room for every token. Received: {room=}, {count} tokens from {first}")
         return q
+
+
+def _swapped(x):
+    """(b, t, g, d) ↔ (b, g, t, d)."""
+    return ops.transpose(x, (0, 2, 1, 3))
