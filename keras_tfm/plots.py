@@ -30,6 +30,7 @@ def attention_map(weights, query_labels, key_labels, path, title=None, axes_name
             f"weights.shape={weights.shape}, {len(query_labels)} query labels, {len(key_labels)} key labels"
         )
     figure_class = _figure_class()
+    query_labels, key_labels = ([_shown(label) for label in labels] for labels in (query_labels, key_labels))
     heads, queries, keys = weights.shape
     columns = min(heads, 4)
     rows = -(-heads // columns)
@@ -54,9 +55,14 @@ def attention_map(weights, query_labels, key_labels, path, title=None, axes_name
             axis.set_xlabel(axes_names[1])
     figure.colorbar(image, ax=figure.axes, shrink=0.8, label="attention")
     if title:
-        lines = (textwrap.fill(line, int(11 * figure.get_figwidth())) for line in title.splitlines())
+        lines = (textwrap.fill(line, int(11 * figure.get_figwidth())) for line in map(_shown, title.split("\n")))
         figure.suptitle("\n".join(lines), fontsize=11)
     figure.savefig(path, dpi=150)
+
+
+def _shown(text):
+    """Text as it is to be drawn: control characters by their codes, and dollars that begin no formula."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text).replace("$", r"\$")
 
 
 def translation_map(translator, text, path, layer=-1, mean=False):

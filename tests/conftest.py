@@ -41,6 +41,13 @@ def normal(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
+def spread(layer, by=0.1):
+    """Moves all weights of a layer or model, since biases, scales and temperatures too must matter."""
+    for weight in layer.trainable_variables:  # by NumPy, whose seed `set_random_seed` sets too: no kernel to compile
+        weight.assign(array(weight) + by * np.random.normal(size=weight.shape))
+    return layer
+
+
 def array(x):
     return ops.convert_to_numpy(ops.cast(x, "float32"))
 

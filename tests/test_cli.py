@@ -117,17 +117,15 @@ def test_help_needs_no_backend():
 def folder(tmp_path_factory):
     """A translator that says something, if nothing sensible."""
     import keras
-    from conftest import BYTES
+    from conftest import BYTES, spread
 
     from keras_tfm.models import transformer
     from keras_tfm.translator import Translator
 
     keras.utils.set_random_seed(2)
     model = transformer(BYTES.vocab_size, num_layers=1, model_dim=16, num_heads=2, ff_dim=32)
-    for weight in model.trainable_variables:
-        weight.assign(weight + 0.2 * keras.random.normal(weight.shape))
     folder = tmp_path_factory.mktemp("translator")
-    Translator(model, BYTES).save(folder)
+    Translator(spread(model, 0.2), BYTES).save(folder)
     return folder
 
 

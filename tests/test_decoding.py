@@ -4,7 +4,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from conftest import BACKEND, array, assert_close, compiled, normal, quick
+from conftest import BACKEND, array, assert_close, compiled, normal, quick, spread
 from keras import ops
 
 from keras_tfm.decoding import NEVER, PENALTIES, beam_search, ensemble, greedy, sample
@@ -145,10 +145,7 @@ TEXTS = np.array([[5, 6, 7, 8, 2, 0], [9, 8, 2, 0, 0, 0], [4, 2, 0, 0, 0, 0]])
 def model():
     """Random, but decided enough to end now and then."""
     keras.utils.set_random_seed(3)
-    model = transformer(10, **MODEL)
-    for weight in model.trainable_variables:
-        weight.assign(weight + 0.3 * keras.random.normal(weight.shape))
-    return model
+    return spread(transformer(10, **MODEL), 0.3)
 
 
 def language_or(model, name):

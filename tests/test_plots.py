@@ -25,6 +25,12 @@ def test_every_head_gets_a_panel(tmp_path, heads):
         assert light(np.ones((heads, 5, 3)) * head[:, None, None]) < blank - 0.01
 
 
+def test_labels_may_hold_anything(tmp_path):
+    labels = ["\x14", "$x^", "\n", "a\tb"]
+    attention_map(np.ones((1, 4, 4)), labels, labels, tmp_path / "map.png", title="from $5\r to $6\n→ \x00")
+    assert (tmp_path / "map.png").stat().st_size > 5000
+
+
 def test_labels_must_fit(tmp_path):
     with pytest.raises(ValueError, match=r"`weights` must be .* 2 query labels, 3 key labels"):
         attention_map(np.zeros((1, 3, 3)), "ab", "abc", tmp_path / "map.png")

@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from conftest import PRECISIONS, TOLERANCE, array, assert_close, compiled, normal, quick
+from conftest import PRECISIONS, TOLERANCE, array, assert_close, compiled, normal, quick, spread
 from keras import ops
 
 from keras_tfm.layers import MultiHeadSelfAttention, PositionalEncoding, TransformerEncoderBlock, masks, sinusoids
@@ -101,8 +101,7 @@ def test_schemes_depend_on_distance_only(scheme, causal):
     layer = MultiHeadSelfAttention(2, positions=scheme, causal=causal)
     layer.build((None, None, 8))
     x = normal(1, 4, 8)
-    for weight in layer.trainable_variables:
-        weight.assign(weight + 0.3 * keras.random.normal(weight.shape))
+    spread(layer, 0.3)
     twice, mask = np.concatenate([x, x], axis=1), np.repeat([False, True], 4)[None]
     assert_close(array(layer(twice, mask=mask))[:, 4:], layer(x), 1e-5)
 

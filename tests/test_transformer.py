@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from conftest import PRECISIONS, TOLERANCE, array, assert_close, compiled, quick
+from conftest import PRECISIONS, TOLERANCE, array, assert_close, compiled, quick, spread
 from keras import ops
 
 from keras_tfm.models import PRESETS, decoder_lm, encoder_classifier, transformer
@@ -14,13 +14,6 @@ TARGET = np.array([[1, 4, 5, 6, 7], [1, 9, 4, 0, 0]])
 
 def ids(source=SOURCE, target=TARGET):
     return {"source": source, "target": target}
-
-
-def spread(model):
-    """Weights away from their beginnings, so that all of them matter."""
-    for weight in model.trainable_variables:
-        weight.assign(weight + 0.1 * keras.random.normal(weight.shape))
-    return model
 
 
 POSITIONS = ["sinusoidal", "learned", "rotary", "relative", "alibi", None]

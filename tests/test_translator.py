@@ -3,7 +3,7 @@ import warnings
 import keras
 import numpy as np
 import pytest
-from conftest import BYTES
+from conftest import BYTES, spread
 
 from keras_tfm.models import transformer
 from keras_tfm.text import train_tokenizer
@@ -16,10 +16,7 @@ STRANGE = ["🙂🙃", "Привет, мир", "你好。世界！", "\ud800 lon
 
 def random_model(seed=0, **options):
     keras.utils.set_random_seed(seed)
-    model = transformer(BYTES.vocab_size, **SIZES, **options)
-    for weight in model.trainable_variables:
-        weight.assign(weight + 0.2 * keras.random.normal(weight.shape))
-    return model
+    return spread(transformer(BYTES.vocab_size, **SIZES, **options), 0.2)
 
 
 @pytest.fixture(scope="module")
