@@ -15,6 +15,8 @@ test: test-tensorflow test-jax
 # JAX compiles each small operation by itself: let the workers share what they compiled.
 test-jax: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.venv/jax-cache
 test-jax: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
+# Examples of the documentation run on TensorFlow alone.
+test-jax: ARGS ?= tests
 test-tensorflow test-jax: test-%: .venv/installed-test
 	KERAS_BACKEND=$* $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" $(ARGS)
 

@@ -34,6 +34,15 @@ MODEL_FLAGS = {
     "packed": (bool, "several pairs in a row"),
 }
 
+# What an exported translator is compared on, unless there are other texts.
+SENTENCES = (
+    "a dog runs over the grass .",
+    "two men in hats play chess",
+    "3 de mayo de 2023",
+    "Mittwoch, 4. Juli 1990",
+    "x",
+)
+
 
 def main():
     """Runs the command line of the process; what it returns would be its exit status."""
@@ -48,6 +57,7 @@ def run(argv):
     add_translate(commands)
     add_evaluate(commands)
     add_plot(commands)
+    add_export(commands)
     arguments = vars(parser.parse_args([_underscored(word) for word in argv]))
     backend, command = arguments.pop("backend"), arguments.pop("command")
     if backend:
@@ -255,23 +265,32 @@ def add_plot(commands):
     parser.add_argument("--backend", choices=("tensorflow", "jax"), help="in place of KERAS_BACKEND")
 
 
-def add_decoding(parser):
+def add_export(commands):
+    parser = add_command(commands, export, "write a translator in a form to ship, and compare it with the model")
+    parser.add_argument("--format", choices=("saved_model", "litert"), required=True, help="what to write")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder to write; what is there is replaced")
+    parser.add_argument(
+        "--precision", choices=("float32", "float16", "int8"), default="float32", help="of LiteRT files"
+    )
+    parser.add_argument("--texts", type=pathlib.Path, help="sentences to compare on, a line each; default: a few")
+    add_decoding(parser, max_length=128, backends=("tensorflow",))
+
+
+def add_decoding(parser, max_length=512, backends=("tensorflow", "jax")):
     """Flags that are arguments of `Translator` and of what it hands on."""
     add = parser.add_argument_group("decoding").add_argument
     add("--beams", type=positive, default=4, help="hypotheses that are kept; 1 is greedy")
     add("--length_penalty", type=float, default=0.6, help="exponent of the length that scores are divided by")
     add("--batch_size", type=positive, default=64, help="texts that are translated together")
-    add("--max_length", type=positive, default=512, help="tokens of the longest text")
+    add("--max_length", type=positive, default=max_length, help="tokens of the longest text")
     add("--no_repeat_ngram", type=int, default=0, help="so many tokens in a row never come twice; 0: no such rule")
-    add("--backend", choices=("tensorflow", "jax"), help="in place of KERAS_BACKEND")
+    add("--backend", choices=backends, help="in place of KERAS_BACKEND")
 
 
-def load_translator(model, beams=1, length_penalty=None, **options):
+def load_translator(model, **options):
     from keras_tfm.translator import Translator
 
-    if beams > 1:
-        options["length_penalty"] = length_penalty
-    return Translator.load(model, beams=beams, **options)
+    return Translator.load(model, **options)
 
 
 def translate(model, files, out, **options):
@@ -296,6 +315,22 @@ def translate(model, files, out, **options):
                 file.flush()
                 print(f"\r{number:,} lines", end="", file=sys.stderr, flush=True)
     print(f"\rwrote {out}", file=sys.stderr)
+
+
+def export(model, format, out, precision, texts, **options):
+    """Writes a translator in a form to ship, see `keras-tfm export --help`; leaves nothing behind that does not run."""
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    from keras_tfm import export
+
+    if format == "saved_model" and precision != "float32":
+        raise ValueError(f"`precision` of a SavedModel must be float32. Received: precision={precision!r}")
+    translator = load_translator(model, **options)
+    texts = list(_lines(texts)) if texts else list(SENTENCES)
+    if format == "saved_model":
+        verdict = export.saved_model(translator, out, compare_on=texts)
+    else:
+        verdict = export.litert(translator, out, precision, compare_on=texts)
+    print(f"wrote {out}: {verdict}")
 
 
 def _lines(path):
@@ -349,7 +384,7 @@ def plot(model, text, layer, mean, out):
     from keras_tfm import plots
 
     out.parent.mkdir(parents=True, exist_ok=True)
-    translation = plots.translation_map(load_translator(model), text, out, layer, mean)
+    translation = plots.translation_map(load_translator(model, beams=1), text, out, layer, mean)
     print(f"{text} → {translation}\nwrote {out}")
 
 

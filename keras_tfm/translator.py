@@ -1,6 +1,7 @@
 """Strings in, strings out."""
 
 import functools
+import inspect
 import itertools
 import pathlib
 import re
@@ -10,7 +11,7 @@ import keras
 from keras import ops
 
 from keras_tfm import backend, decoding, text
-from keras_tfm.arguments import positive
+from keras_tfm.arguments import one_of, positive
 from keras_tfm.batches import padded
 from keras_tfm.text import PAD
 
@@ -18,6 +19,8 @@ SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])\s*")
 LINE_END = re.compile(r"\r?\n")
 WIDTHS = (16, 32, 64, 128, 512)  # of sources; one program is compiled for each that occurs
 FEW = 8  # rows that are not worth a whole batch
+CONSTRAINTS = set(inspect.signature(decoding.Constraints).parameters) - {"max_length", "limits", "prefix"}
+SEARCH = {"penalty", "length_penalty", "coverage_penalty"}  # which a greedy translator has no use for
 
 
 class Translator:
@@ -29,7 +32,8 @@ class Translator:
         beams: how many hypotheses are kept; 1 is greedy.
         batch_size: how many texts are translated together.
         max_length: tokens of the longest source, and of the longest translation.
-        **options: of `decoding.beam_search`, such as `length_penalty`, and of `decoding.Constraints`.
+        **options: words of `SEARCH` and `CONSTRAINTS`, such as `length_penalty` of `decoding.beam_search` and
+            `no_repeat_ngram` of `decoding.Constraints`.
 
     What comes back is as long as what went in, and in its order. An empty text stays empty. Lines of a text are
     translated one by one; of a line that is longer than `max_length`, its sentences; and of a sentence that is longer,
@@ -48,6 +52,8 @@ class Translator:
         self.models = list(model) if isinstance(model, (list, tuple)) else [model]
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer or source_tokenizer
         self.beams, self.batch_size = positive("beams", beams), positive("batch_size", batch_size)
+        for name in options:
+            one_of("option", name, sorted(SEARCH | CONSTRAINTS))
         self.options = options
         limits = [m.arguments.get("max_length", 512) for m in self.models if m.arguments.get("positions") == "learned"]
         self.max_length = min([positive("max_length", max_length), *limits])
@@ -71,6 +77,27 @@ class Translator:
         lines = iter(lines)
         while texts := list(itertools.islice(lines, chunk)):
             yield from self(texts)
+
+    def search(self, sources, width, n=None):
+        """What decodes a batch of ids, eagerly or inside a graph.
+
+        Args:
+            sources: ids (batch, at most `width`), each row with its end token, and zeros behind it.
+            width: an integer, from which the length of the longest translation follows.
+            n: how many hypotheses of a beam; None is greedy.
+
+        Returns:
+            ids (batch, n or 1, length) and scores (batch, n or 1), those of a greedy search being zero.
+        """
+        lengths = ops.sum(ops.cast(ops.not_equal(sources, PAD), "int32"), axis=1)
+        # a row's own limit, so that it does not depend on what else is in the batch
+        limits = {"max_length": min(2 * width + 16, self.max_length), "limits": 2 * lengths + 16}
+        if n is None:
+            options = {name: value for name, value in self.options.items() if name in CONSTRAINTS}
+            ids = decoding.greedy(*self.steps(), sources, **limits, **options)[:, None]
+            return ids, ops.zeros(ops.shape(ids)[:2])
+        steps = self.steps(self.options.get("coverage_penalty"))
+        return decoding.beam_search(*steps, sources, beams=max(self.beams, n), n_best=n, **limits, **self.options)
 
     def save(self, folder):
         """Writes model and tokenizers into a folder."""
@@ -151,33 +178,18 @@ class Translator:
         return found
 
     def _compiled(self, n):
-        """A function (sources, width) → ids (batch, n, length), scores (batch, n), with a program for each width."""
+        """`search` for `n`, with a program for each width."""
         if n not in self._programs:
             variables = [variable for model in self.models for variable in model.variables]
-            search = self._greedy if n is None else functools.partial(self._beam_search, n=n)
-            self._programs[n] = backend.compiled(search, variables)
+            self._programs[n] = backend.compiled(functools.partial(self.search, n=n), variables)
         return self._programs[n]
 
-    def _greedy(self, sources, width):
-        start, step = self._steps()
-        ids = decoding.greedy(start, step, sources, **self._limits(sources, width), **self.options)[:, None]
-        return ids, ops.zeros(ops.shape(ids)[:2])
-
-    def _beam_search(self, sources, width, n):
-        options = {"beams": max(self.beams, n), "n_best": n, **self._limits(sources, width), **self.options}
-        return decoding.beam_search(*self._steps(), sources, **options)
-
-    def _steps(self):
+    def steps(self, with_attention=False):
         """`start` and `step` of the model, or of all of them."""
         if len(self.models) > 1:
             return decoding.ensemble(*self.models)
         (model,) = self.models
-        return model.start, model.step_and_attention if self.options.get("coverage_penalty") else model.step
-
-    def _limits(self, sources, width):
-        """Tokens of a translation at the most, by those of its source, whatever else is in the batch."""
-        lengths = ops.sum(ops.cast(ops.not_equal(sources, PAD), "int32"), axis=1)
-        return {"max_length": min(2 * width + 16, self.max_length), "limits": 2 * lengths + 16}
+        return model.start, model.step_and_attention if with_attention else model.step
 
 
 def _split(pattern, text):

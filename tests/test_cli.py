@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import BACKEND
+from conftest import BACKEND, once
 
 from keras_tfm import cli
 from keras_tfm.cli import MODEL_FLAGS
@@ -45,6 +45,7 @@ def test_words_are_those_of_the_layers():
         assert set(MODEL_FLAGS[name][0]) == set(choices), name
 
 
+@once
 def test_training_from_two_files(tmp_path):
     for name, line in (("source", "ein {} hund"), ("target", "a {} dog")):
         (tmp_path / name).write_text("".join(line.format(chr(97 + n % 26)) + "\n" for n in range(80)))
@@ -71,6 +72,7 @@ def test_training_from_two_files(tmp_path):
         cli.run(["train", *map(str, [*flags, *SMALL.split(), *out, "--ff_dim", 64])])
 
 
+@once
 @pytest.mark.parametrize(
     "arguments, word",
     [
@@ -87,6 +89,7 @@ def test_bad_command_lines(arguments, word):
     assert run.returncode == 2 and word in run.stderr and "Traceback" not in run.stderr
 
 
+@once
 @pytest.mark.parametrize(
     "arguments, word",
     [
@@ -140,6 +143,7 @@ def lines_of(folder, texts, beams=2):
     return [" ".join(answer.splitlines()) for answer in answers]
 
 
+@once
 def test_standard_input_is_translated_line_by_line(folder):
     command = [pathlib.Path(sys.executable).with_name("keras-tfm"), "translate", folder, *OPTIONS]
     run = subprocess.run([*command, "--beams", "1"], input=TEXT, capture_output=True)
@@ -157,6 +161,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, file=sys.stderr
 """
 
 
+@once
 @pytest.mark.slow
 def test_a_million_lines_through_standard_input_need_no_more_memory_than_a_few(folder, tmp_path):
     def translated(count):
@@ -191,6 +196,7 @@ def test_files_are_translated_and_gone_on_with(folder, tmp_path, capsys):
     assert "going on after line 2" in capsys.readouterr().err
 
 
+@once
 def test_a_reader_may_stop_reading(folder, tmp_path):
     (tmp_path / "texts").write_text("\n" * 50_000)
     command = (

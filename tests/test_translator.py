@@ -119,6 +119,12 @@ def test_a_thousand_sentences_need_few_programs(monkeypatch):
     assert 1 < len(programs) <= 5
 
 
+def test_greedy_has_no_use_for_options_of_the_beam(translator):
+    plain = Translator(translator.models[0], BYTES, beams=1, max_length=24, min_length=3)
+    told = {"length_penalty": 1.0, "penalty": "gnmt", "coverage_penalty": 0.2, "min_length": 3}
+    assert Translator(translator.models[0], BYTES, beams=1, max_length=24, **told)(["a dog"]) == plain(["a dog"])
+
+
 def test_a_stream_is_read_chunk_by_chunk(translator):
     read = []
     lines = (read.append(number) or text for number, text in enumerate(TEXTS * 3))
@@ -133,5 +139,7 @@ def test_bad_arguments(tmp_path):
         Translator(random_model(), BYTES)("a text")
     with pytest.raises(ValueError, match="`beams` must be a positive integer"):
         Translator(random_model(), BYTES, beams=0)
+    with pytest.raises(ValueError, match="`option` must be one of .*'length_penalty'.* Received: option='length'"):
+        Translator(random_model(), BYTES, length=0.6)
     with pytest.raises(FileNotFoundError, match=r"must hold a model.keras"):
         Translator.load(tmp_path)

@@ -120,9 +120,13 @@ class Stack:
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
 class SequenceModel(keras.Model):
-    """A functional model that also decodes, by the same layers, and is saved as the call of its builder.
+    """A functional model that also encodes and decodes, by the same layers, and is saved as the call of its builder.
 
-    Methods of a model with a decoder:
+    Methods:
+        encode(ids): features of ids (batch, length), from the layers below the output: of a classifier those of each
+            text (batch, model_dim), else of each token (batch, length, model_dim), of the source if there is one.
+
+    Methods of a model with a decoder, None of others:
         start(sources, max_length): the cache of a decoder that has yet to see a token, for ids (batch, source length).
         step(tokens, position, cache): logits (batch, n, vocab_size) for ids (batch, n) that stand at `position …`, and
             the new cache. The batch may be a multiple of that of the sources: several hypotheses about each.
@@ -130,10 +134,10 @@ class SequenceModel(keras.Model):
             source, (batch, source length); None for a model without an encoder.
     """
 
-    def __init__(self, builder, arguments, inputs, outputs, start=None, step=None, step_and_attention=None):
+    def __init__(self, builder, arguments, inputs, outputs, encode, start=None, step=None, step_and_attention=None):
         super().__init__(inputs=inputs, outputs=outputs, name=builder)
         self.builder, self.arguments = builder, arguments
-        self.start, self.step, self.step_and_attention = start, step, step_and_attention
+        self.encode, self.start, self.step, self.step_and_attention = encode, start, step, step_and_attention
 
     def get_config(self):
         return {"builder": self.builder, **self.arguments}
@@ -185,8 +189,11 @@ def transformer(vocab_size, target_vocab_size=None, num_decoder_layers=None, tie
     memory = encoder(embed(inputs["source"]), **of_source)
     logits = embed_target(decoder(embed_target(inputs["target"]), memory, **of_target), reverse=True)
 
+    def encode(sources):
+        return encoder(embed(sources))
+
     def start(sources, max_length):
-        return decoder.make_cache(ops.shape(sources)[0], max_length, encoder(embed(sources)))
+        return decoder.make_cache(ops.shape(sources)[0], max_length, encode(sources))
 
     def step(tokens, position, cache):
         x, cache = decoder(embed_target(tokens), cache=cache, start=position)
@@ -201,7 +208,7 @@ def transformer(vocab_size, target_vocab_size=None, num_decoder_layers=None, tie
 
     arguments = {"vocab_size": vocab_size, "target_vocab_size": target_vocab_size, "packed": packed}
     arguments |= {"num_decoder_layers": num_decoder_layers, "tied_output": tied_output, **options}
-    return SequenceModel("transformer", arguments, inputs, logits, start, step, step_and_attention)
+    return SequenceModel("transformer", arguments, inputs, logits, encode, start, step, step_and_attention)
 
 
 def encoder_classifier(vocab_size, num_classes, pooling="mean", **options):
@@ -218,17 +225,21 @@ def encoder_classifier(vocab_size, num_classes, pooling="mean", **options):
     """
     one_of("pooling", pooling, ("mean", "max", "first"))
     encoder = Stack("encoder", TransformerEncoderBlock, **options)
+    embed = _embedding(vocab_size, encoder.model_dim, True, "embedding")
+    mean = keras.layers.GlobalAveragePooling1D(name="pooling")
+
+    def encode(source):
+        x = encoder(embed(source))
+        if pooling == "mean":
+            return mean(x)  # the mask has come through
+        if pooling == "max":
+            return ops.max(ops.where(ops.not_equal(source, 0)[..., None], x, -1e4), axis=1)
+        return x[:, 0]
+
     source = keras.Input((None,), dtype="int32", name="source")
-    x = encoder(_embedding(vocab_size, encoder.model_dim, True, "embedding")(source))
-    if pooling == "mean":
-        x = keras.layers.GlobalAveragePooling1D(name="pooling")(x)  # the mask has come through
-    elif pooling == "max":
-        x = ops.max(ops.where(ops.not_equal(source, 0)[..., None], x, -1e4), axis=1)
-    else:
-        x = x[:, 0]
-    logits = keras.layers.Dense(positive("num_classes", num_classes), dtype="float32", name="classes")(x)
+    logits = keras.layers.Dense(positive("num_classes", num_classes), dtype="float32", name="classes")(encode(source))
     arguments = {"vocab_size": vocab_size, "num_classes": num_classes, "pooling": pooling, **options}
-    return SequenceModel("encoder_classifier", arguments, source, logits)
+    return SequenceModel("encoder_classifier", arguments, source, logits, encode)
 
 
 def decoder_lm(vocab_size, tied_output=True, **options):
@@ -246,7 +257,11 @@ def decoder_lm(vocab_size, tied_output=True, **options):
     decoder = Stack("decoder", TransformerDecoderBlock, **options)
     embed = _embedding(vocab_size, decoder.model_dim, tied_output, "embedding")
     target = keras.Input((None,), dtype="int32", name="target")
-    logits = embed(decoder(embed(target)), reverse=True)
+
+    def encode(tokens):
+        return decoder(embed(tokens))
+
+    logits = embed(encode(target), reverse=True)
 
     def start(sources, max_length):
         return decoder.make_cache(ops.shape(sources)[0], max_length)
@@ -256,7 +271,7 @@ def decoder_lm(vocab_size, tied_output=True, **options):
         return embed(x, reverse=True), cache
 
     arguments = {"vocab_size": vocab_size, "tied_output": tied_output, **options}
-    return SequenceModel("decoder_lm", arguments, target, logits, start, step)
+    return SequenceModel("decoder_lm", arguments, target, logits, encode, start, step)
 
 
 BUILDERS = {builder.__name__: builder for builder in (transformer, encoder_classifier, decoder_lm)}

@@ -1,0 +1,262 @@
+"""Export: a trained translator as something to ship.
+
+    saved_model(translator, folder)    strings → strings, for `tf.saved_model.load` and TensorFlow Serving
+    litert(translator, folder)         ids → ids by builtin operators, for `keras_tfm.litert` and for phones
+
+Only here does the package write TensorFlow graphs, so it needs the TensorFlow backend. A model that was trained on JAX
+is saved there and loaded here.
+"""
+
+import functools
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import tempfile
+import time
+import typing
+
+import keras
+
+from keras_tfm import text
+from keras_tfm.arguments import one_of, positive
+from keras_tfm.litert import LiteRTTranslator
+from keras_tfm.text import END, PAD
+
+
+def saved_model(translator, folder, n_best=None, max_length=None, compare_on=None):
+    """Writes a translator as a SavedModel, with its tokenizers and its search inside.
+
+    It loads with `tensorflow` and `tensorflow_text` alone. Beams, penalties and constraints are those of the
+    translator. Batches may have any size, none too. Each text is one sentence; of what is longer than `max_length` the
+    end is cut off.
+
+    Signatures, their inputs and outputs:
+        serving_default: texts (batch,) → translation (batch,).
+        translate: texts (batch,) → translations (batch, n), scores (batch, n) and lengths (batch, n), best first; cut
+            (batch,), how many tokens of the source were cut off. Of a greedy translator n is 1, and scores are zero.
+        tokens: ids (batch, length), each row with its end token, zeros behind → ids (batch, length) of the best.
+        encode: texts (batch,) → embeddings (batch, length, model_dim) of the encoder and mask (batch, length).
+
+    Args:
+        translator: a `Translator`; of several models, `encode` takes the first.
+        folder: where to write; what is there is replaced, once all is written.
+        n_best: how many hypotheses `translate` gives, by default all of the beam.
+        max_length: tokens of the longest source, by default that of the translator, or 128 if that is less.
+        compare_on: sentences that are translated by what was written and by the translator, before it stays.
+
+    Returns:
+        What the comparison found, a `Verdict`; None without one.
+    """
+    tf = _tensorflow()
+    module = tf.Module()
+    module.weights = [variable.value for model in translator.models for variable in model.variables]
+    source, target = translator.source_tokenizer.in_graph(), translator.target_tokenizer.in_graph()
+    module.tokenizers = [source, target]
+    max_length = min(positive("max_length", max_length or 128), translator.max_length)
+    widths = [width for width in translator.widths if width < max_length] + [max_length]
+    n_best = min(positive("n_best", n_best or translator.beams), translator.beams)
+    longest = 2 * max_length + 16
+
+    def tokenized(texts):
+        """Ids (batch, length) of texts, each row with its end token, and how many tokens of each were cut off."""
+        rows = source.tokenize(tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8"))
+        cut = tf.maximum(tf.cast(rows.row_lengths(), "int32") - (max_length - 1), 0)
+        ends = tf.fill([tf.size(texts), 1], END)
+        return tf.concat([rows[:, : max_length - 1], ends], axis=1).to_tensor(PAD), cut
+
+    def search(sources, n):
+        """Ids (batch, n, longest) and scores (batch, n), found with a cache that is as long as the sources need."""
+
+        def of_width(width):
+            ids, scores = translator.search(sources, width, n)
+            return tf.pad(ids, [(0, 0), (0, 0), (0, longest - ids.shape[2])]), scores
+
+        sources = sources[:, :max_length]
+        branch = sum(tf.cast(tf.shape(sources)[1] > width, "int32") for width in widths[:-1])
+        branches = [functools.partial(of_width, width) for width in widths]
+        return tf.switch_case(branch, branches) if len(branches) > 1 else branches[0]()
+
+    # functions of the graph, so that it has each search once
+    best = _graph(lambda sources: search(sources, None if translator.beams == 1 else 1), ([None, None], "int32"))
+    several = best if n_best == 1 else _graph(lambda sources: search(sources, n_best), ([None, None], "int32"))
+
+    def strings(ids, texts):
+        """Ids (batch, n, length) → (batch, n) strings; what was blank stays empty."""
+        shape = tf.shape(ids)
+        found = tf.reshape(target.detokenize(tf.reshape(ids, (shape[0] * shape[1], shape[2]))), shape[:2])
+        return tf.where(tf.strings.strip(texts)[:, None] == "", "", found)
+
+    def serving_default(texts):
+        return {"translation": strings(best(tokenized(texts)[0])[0][:, :1], texts)[:, 0]}
+
+    def translate(texts):
+        sources, cut = tokenized(texts)
+        ids, scores = several(sources)
+        lengths = tf.reduce_sum(tf.cast(ids != PAD, "int32"), axis=-1)
+        return {"translations": strings(ids, texts), "scores": scores, "lengths": lengths, "cut": cut}
+
+    def tokens(ids):
+        return {"ids": best(ids)[0][:, 0]}
+
+    def encode(texts):
+        sources = tokenized(texts)[0]
+        return {"embeddings": translator.models[0].encode(sources), "mask": sources != PAD}
+
+    signatures = {
+        function.__name__: _graph(function, spec)
+        for function, spec in (
+            (serving_default, ([None], "string", "texts")),
+            (translate, ([None], "string", "texts")),
+            (tokens, ([None, None], "int32", "ids")),
+            (encode, ([None], "string", "texts")),
+        )
+    }
+    with _replaced(folder) as new:
+        tf.saved_model.save(module, new, signatures=signatures)
+        if compare_on is None:
+            return None
+        run = tf.saved_model.load(new).signatures["serving_default"]
+        return compare(
+            new, lambda string: run(tf.constant([string]))["translation"].numpy()[0].decode(), translator, compare_on
+        )
+
+
+# Word → what the converter is told.
+PRECISIONS = {
+    "float32": {},
+    "float16": {"optimizations": ["DEFAULT"], "types": ["float16"]},
+    "int8": {"optimizations": ["DEFAULT"]},  # weights in eight bits, activations when they come
+}
+
+
+def litert(translator, folder, precision="float32", max_length=None, compare_on=None):
+    """Writes a translator as a LiteRT file of builtin operators, with its tokenizers and `translator.json` beside it.
+
+    Signatures of `model.tflite`, for one sentence at a time; ids end with the end token:
+        translate: ids (1, length) → ids (1, longest), zeros behind the end token, by the search of the translator.
+        encode: ids (1, length) → cache_0, cache_1, … of a decoder that has yet to see a token.
+        decode_step: tokens (1, 1), position (1,), cache_0, … → logits (1, vocabulary), cache_0, …
+
+    Args:
+        translator: a `Translator`.
+        folder: where to write; what is there is replaced, once all is written.
+        precision: a word of `PRECISIONS`.
+        max_length, compare_on: as of `saved_model`, which says what is returned, too.
+    """
+    tf = _tensorflow()
+    options = PRECISIONS[one_of("precision", precision, PRECISIONS)]
+    max_length = min(positive("max_length", max_length or 128), translator.max_length)
+    longest = min(2 * max_length + 16, translator.max_length)
+    start, step = translator.steps()
+    variables = [variable for model in translator.models for variable in model.variables]
+    constants = [(variable, tf.constant(variable.numpy())) for variable in variables]
+
+    def frozen(function):
+        """`function` with the weights as constants: variables of Keras would be left out of the file."""
+
+        def run(*arguments):
+            with keras.StatelessScope(state_mapping=constants):
+                return function(*arguments)
+
+        return run
+
+    def translate(ids):
+        return {"ids": translator.search(ids, max_length, None if translator.beams == 1 else 1)[0][:, 0]}
+
+    def encode(ids):
+        return {f"cache_{n}": x for n, x in enumerate(keras.tree.flatten(start(ids, longest)))}
+
+    def decode_step(tokens, position, *cache):
+        logits, cache = step(tokens, position[0], keras.tree.pack_sequence_as(structure, list(cache)))
+        return {"logits": logits[:, -1], **{f"cache_{n}": x for n, x in enumerate(keras.tree.flatten(cache))}}
+
+    ids = ([1, None], "int32", "ids")
+    signatures = {"translate": _graph(frozen(translate), ids), "encode": _graph(frozen(encode), ids)}
+    structure = frozen(start)(tf.constant([[END]]), longest)
+    outputs = signatures["encode"].get_concrete_function().structured_outputs
+    caches = [(x.shape, x.dtype, name) for name, x in sorted(outputs.items(), key=lambda item: int(item[0][6:]))]
+    step_inputs = ([1, 1], "int32", "tokens"), ([1], "int32", "position"), *caches
+    signatures["decode_step"] = _graph(frozen(decode_step), *step_inputs)
+
+    with _replaced(folder) as new, tempfile.TemporaryDirectory() as graphs:
+        tf.saved_model.save(tf.Module(), graphs, signatures=signatures)
+        converter = tf.lite.TFLiteConverter.from_saved_model(graphs, signature_keys=list(signatures))
+        converter.optimizations = [getattr(tf.lite.Optimize, word) for word in options.get("optimizations", [])]
+        converter.target_spec.supported_types = [getattr(tf, word) for word in options.get("types", [])]
+        new = pathlib.Path(new)
+        (new / "model.tflite").write_bytes(converter.convert())
+        text.save_tokenizer(translator.source_tokenizer, new / "source_tokenizer")
+        text.save_tokenizer(translator.target_tokenizer, new / "target_tokenizer")
+        settings = {"max_length": max_length, "precision": precision, "beams": translator.beams}
+        (new / "translator.json").write_text(json.dumps(settings, indent=1) + "\n")
+        if compare_on is None:
+            return None
+        run = LiteRTTranslator(new)
+        return compare(new, lambda string: run([string])[0], translator, compare_on)
+
+
+class Verdict(typing.NamedTuple):
+    """How an exported translator compares with the one that it came from."""
+
+    same: int
+    texts: int
+    megabytes: float
+    milliseconds: float
+
+    def __str__(self):
+        return (
+            f"{self.same} of {self.texts} sentences as the model translates them, {self.megabytes:.1f} MB, "
+            f"{self.milliseconds:.1f} ms for a sentence"
+        )
+
+
+def compare(folder, run, translator, texts):
+    """The `Verdict` about a folder and what it translates, by `run(string)`, beside the translator it came from."""
+    found = [run(string) for string in texts]  # and warms up
+    times = []
+    for string in texts:
+        start = time.perf_counter()
+        run(string)
+        times.append(time.perf_counter() - start)
+    size = sum(file.stat().st_size for file in pathlib.Path(folder).rglob("*") if file.is_file())
+    same = sum(a == b for a, b in zip(found, translator(texts), strict=True))
+    return Verdict(same, len(texts), size / 2**20, 1000 * statistics.median(times))
+
+
+def _graph(function, *specs):
+    """`function` of tensors as a function of a TensorFlow graph; specs are shape, type and name of each."""
+    tf = _tensorflow()
+    return tf.function(function, input_signature=[tf.TensorSpec(*spec) for spec in specs], autograph=False)
+
+
+class _replaced:
+    """A new folder beside `folder`, which takes its place if all goes well."""
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+
+    def __enter__(self):
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        self.new = tempfile.mkdtemp(prefix=f".{self.folder.name}.", dir=self.folder.parent)
+        os.chmod(self.new, 0o755)
+        return self.new
+
+    def __exit__(self, error, *_):
+        if error is None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            os.replace(self.new, self.folder)
+        else:
+            shutil.rmtree(self.new)
+
+
+def _tensorflow():
+    if keras.backend.backend() != "tensorflow":
+        raise RuntimeError(
+            "Export needs Keras' TensorFlow backend: save the translator, and load it where KERAS_BACKEND=tensorflow. "
+            f"Received: the {keras.backend.backend()} backend"
+        )
+    import tensorflow as tf
+
+    return tf
