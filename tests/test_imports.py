@@ -17,6 +17,7 @@ ORDER = [
     "layers",
     "models",
     "text",
+    "litert",
     "data",
     "batches",
     "decoding",
