@@ -267,8 +267,12 @@ def add_plot(commands):
 
 def add_export(commands):
     parser = add_command(commands, export, "write a translator in a form to ship, and compare it with the model")
-    parser.add_argument("--format", choices=("saved_model", "litert"), required=True, help="what to write")
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder to write; what is there is replaced")
+    parser.add_argument(
+        "--format", choices=("saved_model", "litert", "ctranslate2"), required=True, help="what to write"
+    )
+    parser.add_argument(
+        "--out", type=pathlib.Path, required=True, help="folder to write; an earlier export is replaced"
+    )
     parser.add_argument(
         "--precision", choices=("float32", "float16", "int8"), default="float32", help="of LiteRT files"
     )
@@ -328,8 +332,10 @@ def export(model, format, out, precision, texts, **options):
     texts = list(_lines(texts)) if texts else list(SENTENCES)
     if format == "saved_model":
         verdict = export.saved_model(translator, out, compare_on=texts)
-    else:
+    elif format == "litert":
         verdict = export.litert(translator, out, precision, compare_on=texts)
+    else:
+        verdict = export.ctranslate2(translator, out, None if precision == "float32" else precision, compare_on=texts)
     print(f"wrote {out}: {verdict}")
 
 

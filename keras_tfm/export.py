@@ -2,9 +2,10 @@
 
     saved_model(translator, folder)    strings → strings, for `tf.saved_model.load` and TensorFlow Serving
     litert(translator, folder)         ids → ids by builtin operators, for `keras_tfm.litert` and for phones
+    ctranslate2(translator, folder)    weights for CTranslate2, which serves on processors
 
-Only here does the package write TensorFlow graphs, so it needs the TensorFlow backend. A model that was trained on JAX
-is saved there and loaded here.
+The first two write TensorFlow graphs, so they need the TensorFlow backend. A model that was trained on JAX is saved
+there and loaded here.
 """
 
 import functools
@@ -18,11 +19,12 @@ import time
 import typing
 
 import keras
+import numpy as np
 
 from keras_tfm import text
 from keras_tfm.arguments import one_of, positive
 from keras_tfm.litert import LiteRTTranslator
-from keras_tfm.text import END, PAD
+from keras_tfm.text import END, PAD, START
 
 
 def saved_model(translator, folder, n_best=None, max_length=None, compare_on=None):
@@ -41,7 +43,7 @@ def saved_model(translator, folder, n_best=None, max_length=None, compare_on=Non
 
     Args:
         translator: a `Translator`; of several models, `encode` takes the first.
-        folder: where to write; what is there is replaced, once all is written.
+        folder: where to write; an earlier export is replaced, once all is written.
         n_best: how many hypotheses `translate` gives, by default all of the beam.
         max_length: tokens of the longest source, by default that of the translator, or 128 if that is less.
         compare_on: sentences that are translated by what was written and by the translator, before it stays.
@@ -49,7 +51,7 @@ def saved_model(translator, folder, n_best=None, max_length=None, compare_on=Non
     Returns:
         What the comparison found, a `Verdict`; None without one.
     """
-    tf = _tensorflow()
+    tf, place = _tensorflow(), _Replaced(folder)
     module = tf.Module()
     module.weights = [variable.value for model in translator.models for variable in model.variables]
     source, target = translator.source_tokenizer.in_graph(), translator.target_tokenizer.in_graph()
@@ -113,7 +115,7 @@ def saved_model(translator, folder, n_best=None, max_length=None, compare_on=Non
             (encode, ([None], "string", "texts")),
         )
     }
-    with _replaced(folder) as new:
+    with place as new:
         tf.saved_model.save(module, new, signatures=signatures)
         if compare_on is None:
             return None
@@ -141,11 +143,11 @@ def litert(translator, folder, precision="float32", max_length=None, compare_on=
 
     Args:
         translator: a `Translator`.
-        folder: where to write; what is there is replaced, once all is written.
+        folder: where to write; an earlier export is replaced, once all is written.
         precision: a word of `PRECISIONS`.
         max_length, compare_on: as of `saved_model`, which says what is returned, too.
     """
-    tf = _tensorflow()
+    tf, place = _tensorflow(), _Replaced(folder)
     options = PRECISIONS[one_of("precision", precision, PRECISIONS)]
     max_length = min(positive("max_length", max_length or 128), translator.max_length)
     longest = min(2 * max_length + 16, translator.max_length)
@@ -180,7 +182,7 @@ def litert(translator, folder, precision="float32", max_length=None, compare_on=
     step_inputs = ([1, 1], "int32", "tokens"), ([1], "int32", "position"), *caches
     signatures["decode_step"] = _graph(frozen(decode_step), *step_inputs)
 
-    with _replaced(folder) as new, tempfile.TemporaryDirectory() as graphs:
+    with place as new, tempfile.TemporaryDirectory() as graphs:
         tf.saved_model.save(tf.Module(), graphs, signatures=signatures)
         converter = tf.lite.TFLiteConverter.from_saved_model(graphs, signature_keys=list(signatures))
         converter.optimizations = [getattr(tf.lite.Optimize, word) for word in options.get("optimizations", [])]
@@ -195,6 +197,128 @@ def litert(translator, folder, precision="float32", max_length=None, compare_on=
             return None
         run = LiteRTTranslator(new)
         return compare(new, lambda string: run([string])[0], translator, compare_on)
+
+
+# Options of `transformer` that CTranslate2 can compute, the default first; sizes and pre- or post-norm are free.
+CTRANSLATE2 = {
+    "positions": ("sinusoidal", "learned"),
+    "positions_in": ("input",),
+    "positions_combine": ("add",),
+    "score": ("scaled_dot",),
+    "heads": ("standard",),
+    "mixing": ("soft",),
+    "norm": ("layer",),
+    "activation": ("relu", "gelu", "swish"),
+    "window": (None,),
+    "num_kv_heads": (None,),
+    "tied_output": (True,),
+}
+
+
+def ctranslate2(translator, folder, quantization=None, compare_on=None):
+    """Writes a translator for CTranslate2 (https://github.com/OpenNMT/CTranslate2), with its tokenizers beside.
+
+    Args:
+        translator: a `Translator` of one model, with the options of `CTRANSLATE2`.
+        folder, compare_on: as of `saved_model`, which says what is returned, too.
+        quantization: of CTranslate2, such as "int8" or "float16"; None keeps float32.
+    """
+    place, runtime = _Replaced(folder), _ctranslate2()
+    if len(translator.models) != 1:
+        raise ValueError(f"`translator` must have one model. Received: {len(translator.models)} models")
+    spec = _ctranslate2_spec(translator.models[0], runtime.specs)
+    spec.register_source_vocabulary(_vocabulary(translator.source_tokenizer))
+    spec.register_target_vocabulary(_vocabulary(translator.target_tokenizer))
+    spec.config.add_source_eos = True
+    spec.validate()
+    spec.optimize(quantization=quantization)
+    with place as new:
+        spec.save(new)
+        text.save_tokenizer(translator.source_tokenizer, pathlib.Path(new) / "source_tokenizer")
+        text.save_tokenizer(translator.target_tokenizer, pathlib.Path(new) / "target_tokenizer")
+        if compare_on is None:
+            return None
+        served = runtime.Translator(str(new), intra_threads=1)
+        names = _vocabulary(translator.source_tokenizer)
+        ids = {name: number for number, name in enumerate(_vocabulary(translator.target_tokenizer))}
+        options = {"beam_size": translator.beams, "length_penalty": translator.options.get("length_penalty", 0.6)}
+
+        def run(string):
+            (row,) = translator.source_tokenizer.encode([string])
+            (found,) = served.translate_batch([[names[number] for number in row]], **options)
+            return translator.target_tokenizer.decode([[ids[name] for name in found.hypotheses[0]]])[0]
+
+        return compare(new, run, translator, compare_on)
+
+
+def _ctranslate2_spec(model, specs):
+    """The weights of a `transformer` where CTranslate2 looks for them."""
+    options = {
+        name: one_of(name, model.arguments.get(name, allowed[0]), allowed) for name, allowed in CTRANSLATE2.items()
+    }
+    norm_first, layers = bool(model.arguments.get("norm_first")), model.arguments.get("num_layers", 6)
+    counts = {"encoder": layers, "decoder": model.arguments.get("num_decoder_layers") or layers}
+    spec = specs.TransformerSpec.from_config(
+        tuple(counts.values()),
+        model.get_layer("encoder_0").attention.num_heads,
+        pre_norm=norm_first,
+        activation=getattr(specs.common_spec.Activation, options["activation"].upper()),
+    )
+
+    def linear(to, *layers):  # side by side, where one product makes several outputs
+        inputs = to_inputs(layers[0])
+        to.weight = np.concatenate([_array(layer.kernel).reshape(inputs, -1).T for layer in layers])
+        to.bias = np.concatenate([_array(layer.bias).reshape(-1) for layer in layers])
+
+    def to_inputs(layer):
+        """How many features come in: the output of attention takes heads and features of each."""
+        shape = layer.kernel.shape
+        return shape[0] * shape[1] if layer.name == "output" else shape[0]
+
+    def norm(to, layer):
+        to.gamma, to.beta = _array(layer.gamma), _array(layer.beta)
+
+    for side, count in counts.items():
+        to, separate = getattr(spec, side), {"encoder": "source_embedding", "decoder": "target_embedding"}[side]
+        name = separate if model.arguments.get("target_vocab_size") else "embedding"
+        table = _array(model.get_layer(name).embeddings)
+        embeddings = to.embeddings[0] if side == "encoder" else to.embeddings
+        embeddings.weight = table
+        positions = model.get_layer(f"{side}_positions_0")
+        length = positions.max_length or 1024
+        to.position_encodings.encodings = _array(positions(np.zeros((1, length, table.shape[1]), "float32")))[0]
+        if norm_first:
+            norm(to.layer_norm, model.get_layer(f"{side}_norm"))
+        for number in range(count):
+            block, layer = model.get_layer(f"{side}_{number}"), to.layer[number]
+            own = block.attention
+            linear(layer.self_attention.linear[0], own.query_dense, own.key_dense, own.value_dense)
+            linear(layer.self_attention.linear[1], own.output_dense)
+            norm(layer.self_attention.layer_norm, block.attention_residual.norm)
+            if side == "decoder":
+                other = block.memory_attention
+                linear(layer.attention.linear[0], other.query_dense)
+                linear(layer.attention.linear[1], other.key_dense, other.value_dense)
+                linear(layer.attention.linear[2], other.output_dense)
+                norm(layer.attention.layer_norm, block.memory_residual.norm)
+            linear(layer.ffn.linear_0, block.feed_forward.inner)
+            linear(layer.ffn.linear_1, block.feed_forward.outer)
+            norm(layer.ffn.layer_norm, block.feed_forward_residual.norm)
+    spec.decoder.projection.weight = table
+    spec.decoder.projection.bias = np.where(np.isin(np.arange(len(table)), [PAD, START]), -1e9, 0).astype("float32")
+    return spec
+
+
+def _vocabulary(tokenizer):
+    """Names of all tokens: the pieces of SentencePiece, and numbers where it has none."""
+    specials = ["<pad>", "<s>", "</s>", "<unk>"]
+    processor = getattr(tokenizer, "processor", None)
+    name = processor.id_to_piece if processor else str
+    return specials + [name(number) for number in range(len(specials), tokenizer.vocab_size)]
+
+
+def _array(variable):
+    return np.array(keras.ops.convert_to_numpy(variable), "float32")
 
 
 class Verdict(typing.NamedTuple):
@@ -231,11 +355,14 @@ def _graph(function, *specs):
     return tf.function(function, input_signature=[tf.TensorSpec(*spec) for spec in specs], autograph=False)
 
 
-class _replaced:
+class _Replaced:
     """A new folder beside `folder`, which takes its place if all goes well."""
 
     def __init__(self, folder):
         self.folder = pathlib.Path(folder)
+        files = {file.name for file in self.folder.iterdir()} if self.folder.exists() else set()
+        if files and not files & {"saved_model.pb", "model.tflite", "model.bin"}:
+            raise ValueError(f"`folder` must be new, empty or an earlier export. Received: {self.folder}, with {files}")
 
     def __enter__(self):
         self.folder.parent.mkdir(parents=True, exist_ok=True)
@@ -249,6 +376,15 @@ class _replaced:
             os.replace(self.new, self.folder)
         else:
             shutil.rmtree(self.new)
+
+
+def _ctranslate2():
+    try:
+        import ctranslate2
+        import ctranslate2.specs
+    except ImportError as error:
+        raise ImportError("This export needs CTranslate2: pip install 'keras_tfm[ctranslate2]'") from error
+    return ctranslate2
 
 
 def _tensorflow():

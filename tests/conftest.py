@@ -37,6 +37,12 @@ def same_seed():
     keras.utils.set_random_seed(7)
 
 
+@pytest.fixture
+def one_width(monkeypatch):
+    """All sources of a translator have one width: fewer programs to compile."""
+    monkeypatch.setattr("keras_tfm.translator.WIDTHS", ())
+
+
 def normal(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape).astype("float32")
 

@@ -143,6 +143,7 @@ def lines_of(folder, texts, beams=2):
     return [" ".join(answer.splitlines()) for answer in answers]
 
 
+@pytest.mark.usefixtures("one_width")
 @once
 def test_standard_input_is_translated_line_by_line(folder):
     command = [pathlib.Path(sys.executable).with_name("keras-tfm"), "translate", folder, *OPTIONS]
@@ -181,6 +182,7 @@ def test_a_million_lines_through_standard_input_need_no_more_memory_than_a_few(f
     assert lines[:1001:1000] == lines_of(folder, ["number 0", "number 1000"]) and set(lines[1:1000]) == {""}
 
 
+@pytest.mark.usefixtures("one_width")
 def test_files_are_translated_and_gone_on_with(folder, tmp_path, capsys):
     texts = [f"number {number}" for number in range(6)]
     (tmp_path / "one").write_text("\n".join(texts[:3]) + "\n")
@@ -217,6 +219,7 @@ def test_nothing_comes_from_an_empty_file(folder, tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.usefixtures("one_width")
 def test_scores_are_printed(folder, tmp_path, capsys):
     (tmp_path / "source").write_text("a dog\na cat\n")
     (tmp_path / "reference").write_text("\n".join(lines_of(folder, ["a dog", "a cat"])) + "\n")
@@ -226,6 +229,7 @@ def test_scores_are_printed(folder, tmp_path, capsys):
     assert "chrf" in printed and "tok:13a" in printed and "perplexity" in printed and "\b" not in printed
 
 
+@pytest.mark.usefixtures("one_width")
 def test_a_picture_is_drawn(folder, tmp_path, capsys):
     cli.run(["plot", str(folder), "a dog", "--out", str(tmp_path / "map.png"), "--layer", "0"])
     assert (tmp_path / "map.png").stat().st_size > 5000 and "a dog → " in capsys.readouterr().out
@@ -236,3 +240,23 @@ def test_a_picture_is_drawn(folder, tmp_path, capsys):
 def test_a_folder_without_a_model(tmp_path):
     with pytest.raises(SystemExit, match=r"must hold a model.keras"):
         cli.run(["translate", str(tmp_path)])
+
+
+@pytest.mark.usefixtures("one_width")
+@once
+def test_what_is_exported_is_compared(folder, tmp_path, capsys):
+    out = tmp_path / "out"
+    command = ["export", str(folder), "--beams", "2", "--max-length", "64", "--batch-size", "4", "--out", str(out)]
+    cli.run([*command, "--format", "litert"])
+    assert "wrote" in (said := capsys.readouterr().out) and "5 of 5 sentences as the model translates them" in said
+    assert {path.name for path in out.iterdir()} >= {"model.tflite", "translator.json"}
+    with pytest.raises(SystemExit, match="`precision` of a SavedModel must be float32"):
+        cli.run([*command, "--format", "saved_model", "--precision", "int8"])
+
+
+@once
+def test_an_export_replaces_nothing_but_an_export(folder, tmp_path):
+    (tmp_path / "diary").write_text("dear")
+    with pytest.raises(SystemExit, match="`folder` must be new, empty or an earlier export.*diary"):
+        cli.run(["export", str(folder), "--format", "litert", "--out", str(tmp_path)])
+    assert (tmp_path / "diary").read_text() == "dear"

@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import BACKEND, BYTES, spread
+from conftest import BACKEND, BYTES, array, spread
 
 from keras_tfm import export
 from keras_tfm.models import transformer
@@ -63,7 +63,7 @@ def translator(kind, **options):
 
 
 @IN_TENSORFLOW
-@pytest.mark.parametrize("kind, beams", [("bytes", 1), ("bpe", 3)])
+@pytest.mark.parametrize("kind, beams", [pytest.param("bytes", 1, marks=pytest.mark.slow), ("bpe", 3)])
 def test_a_saved_model_says_what_the_translator_says(kind, beams, tmp_path):
     ours = translator(kind, beams=beams, length_penalty=1.0)
     export.saved_model(ours, tmp_path / "model")
@@ -130,7 +130,12 @@ print(json.dumps(LiteRTTranslator(sys.argv[1])(json.load(sys.stdin))))
 @IN_TENSORFLOW
 @pytest.mark.parametrize(
     "kind, beams, precision",
-    [("bytes", 1, "float32"), ("bpe", 3, "float32"), ("bpe", 3, "float16"), ("bytes", 2, "int8")],
+    [
+        pytest.param("bytes", 1, "float32", marks=pytest.mark.slow),
+        pytest.param("bpe", 3, "float16", marks=pytest.mark.slow),
+        ("bpe", 3, "float32"),
+        ("bytes", 2, "int8"),
+    ],
 )
 def test_a_litert_file_says_what_the_translator_says(kind, beams, precision, tmp_path):
     ours = translator(kind, beams=beams)
@@ -163,3 +168,38 @@ def test_encode_and_decode_step_are_greedy_search(tmp_path):
         written.append(token)
     expected = np.array(ours.search(ids, 64)[0])[0, 0]
     assert written == expected[: len(written)].tolist()
+
+
+# ── CTranslate2 ──
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"norm_first": True, "positions": "learned", "max_length": 32, "activation": "gelu"},
+        {"target_vocab_size": BYTES.vocab_size, "num_decoder_layers": 2, "activation": "swish"},
+    ],
+)
+def test_ctranslate2_gives_each_token_the_same_probability(options, tmp_path):
+    ctranslate2 = pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
+    model = spread(transformer(BYTES.vocab_size, **SIZES, **options), 0.2)
+    export.ctranslate2(Translator(model, BYTES), tmp_path / "model")
+    source, target = BYTES.encode(["a dog", "ein hund"])
+    served = ctranslate2.Translator(str(tmp_path / "model"))
+    (scored,) = served.score_batch([[str(i) for i in source]], [[str(i) for i in target]])
+    inputs = {"source": np.array([[*source, END]]), "target": np.array([[START, *target]])}
+    logits = array(model(inputs))[0]
+    logits[:, [PAD, START]] = -1e9  # which are never written
+    shares = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    expected = [shares[place, token] for place, token in enumerate([*target, END])]
+    np.testing.assert_allclose(scored.log_probs, expected, rtol=0, atol=1e-4)
+
+
+def test_what_ctranslate2_cannot_compute_is_named(tmp_path):
+    pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
+    for name, value in {"positions": "rotary", "score": "additive", "norm": "rms"}.items():
+        model = transformer(BYTES.vocab_size, **SIZES, **{name: value})
+        with pytest.raises(ValueError, match=f"`{name}` must be one of .* Received: {name}='{value}'"):
+            export.ctranslate2(Translator(model, BYTES), tmp_path / "model")
+    assert not (tmp_path / "model").exists()

@@ -191,7 +191,7 @@ def command(out, texts):
     return ["train", *flags, "--jit_compile" if BACKEND == "jax" else "--no-jit_compile"]  # the quicker start
 
 
-@(pytest.mark.slow if BACKEND == "tensorflow" else pytest.mark.usefixtures())  # 40 s there, 15 s on JAX
+@(pytest.mark.slow if BACKEND == "tensorflow" else pytest.mark.xdist_group("killed"))  # 40 s there, 15 s on JAX
 def test_killed_and_started_again_equals_uninterrupted(tmp_path, capsys):
     texts = tmp_path / "pairs.tsv"
     texts.write_text("".join(f"{number}\t{str(number)[::-1]}\n" for number in range(1000, 1300)))

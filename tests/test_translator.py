@@ -19,9 +19,14 @@ def random_model(seed=0, **options):
     return spread(transformer(BYTES.vocab_size, **SIZES, **options), 0.2)
 
 
+ONE_WIDTH = pytest.mark.usefixtures("one_width")
+
+
 @pytest.fixture(scope="module")
 def translator():
-    return Translator(random_model(), BYTES, beams=2, batch_size=4, max_length=24)
+    translator = Translator(random_model(), BYTES, beams=2, batch_size=4, max_length=24)
+    translator.widths = [24]
+    return translator
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -62,6 +67,7 @@ def test_strange_texts_do_no_harm(translator):
     assert all(isinstance(answer, str) for answer in answers) and answers[-1] == translator(["a dog"])[0]
 
 
+@ONE_WIDTH
 def test_n_best_come_in_order_and_begin_with_the_best(translator):
     for text, hypotheses in zip(TEXTS, translator.n_best(TEXTS, 3), strict=True):
         strings, scores = zip(*hypotheses, strict=True)
@@ -76,6 +82,7 @@ def test_n_best_come_in_order_and_begin_with_the_best(translator):
     assert [hypotheses[0][0] for hypotheses in wide.n_best(TEXTS, 3)] == wide(TEXTS)
 
 
+@ONE_WIDTH
 @pytest.mark.parametrize("separate", [False, True])
 def test_saved_and_loaded_it_says_the_same(separate, tmp_path):
     tokenizer = train_tokenizer(TEXTS, "char", 300)
@@ -86,6 +93,7 @@ def test_saved_and_loaded_it_says_the_same(separate, tmp_path):
     assert Translator.load(tmp_path / "saved", beams=2, max_length=24)(TEXTS) == translator(TEXTS)
 
 
+@ONE_WIDTH
 def test_several_models_decide_together(tmp_path):
     models = [random_model(0), random_model(1)]
     together = Translator(models, BYTES, beams=1, max_length=24)
@@ -95,6 +103,7 @@ def test_several_models_decide_together(tmp_path):
     assert Translator.load(tmp_path, beams=1, max_length=24)(TEXTS) == together(TEXTS)
 
 
+@ONE_WIDTH
 def test_it_sees_what_a_model_has_learned_since(translator):
     model, other = random_model(2), random_model(3)
     translator = Translator(model, BYTES, beams=2, max_length=24)
@@ -111,8 +120,8 @@ def test_learned_positions_are_the_limit():
 
 def test_a_thousand_sentences_need_few_programs(monkeypatch):
     programs = []
-    greedy = Translator._greedy
-    monkeypatch.setattr(Translator, "_greedy", lambda *arguments: programs.append(1) or greedy(*arguments))
+    search = Translator.search
+    monkeypatch.setattr(Translator, "search", lambda *args, **options: programs.append(1) or search(*args, **options))
     translator = Translator(random_model(), BYTES, beams=1, max_length=64)
     lengths = np.random.default_rng(0).integers(1, 63, 1000)
     translator(["a" * length for length in lengths])
