@@ -238,17 +238,22 @@ def ctranslate2(translator, folder, quantization=None, compare_on=None):
         text.save_tokenizer(translator.target_tokenizer, pathlib.Path(new) / "target_tokenizer")
         if compare_on is None:
             return None
-        served = runtime.Translator(str(new), intra_threads=1)
-        names = _vocabulary(translator.source_tokenizer)
-        ids = {name: number for number, name in enumerate(_vocabulary(translator.target_tokenizer))}
-        options = {"beam_size": translator.beams, "length_penalty": translator.options.get("length_penalty", 0.6)}
+        return compare(new, run_ctranslate2(new, translator), translator, compare_on)
 
-        def run(string):
-            (row,) = translator.source_tokenizer.encode([string])
-            (found,) = served.translate_batch([[names[number] for number in row]], **options)
-            return translator.target_tokenizer.decode([[ids[name] for name in found.hypotheses[0]]])[0]
 
-        return compare(new, run, translator, compare_on)
+def run_ctranslate2(folder, translator, num_threads=1):
+    """A function string → string, by CTranslate2 and the tokenizers, beams and length penalty of a translator."""
+    served = _ctranslate2().Translator(str(folder), intra_threads=num_threads)
+    names = _vocabulary(translator.source_tokenizer)
+    ids = {name: number for number, name in enumerate(_vocabulary(translator.target_tokenizer))}
+    options = {"beam_size": translator.beams, "length_penalty": translator.options.get("length_penalty", 0.6)}
+
+    def run(string):
+        (row,) = translator.source_tokenizer.encode([string])
+        (found,) = served.translate_batch([[names[number] for number in row]], **options)
+        return translator.target_tokenizer.decode([[ids[name] for name in found.hypotheses[0]]])[0]
+
+    return run
 
 
 def _ctranslate2_spec(model, specs):

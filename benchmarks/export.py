@@ -1,0 +1,77 @@
+"""Exported forms of a translator side by side: the same weights and sentences, one thread, one sentence at a time.
+
+python benchmarks/export.py MODEL DATA [--sentences 100] [--beams 4]
+
+MODEL is a folder that `keras-tfm train` wrote, DATA holds `tok/` of Multi30k, of which the first of val are translated.
+"""
+
+import argparse
+import os
+import pathlib
+import statistics
+import tempfile
+import time
+
+os.environ["KERAS_BACKEND"] = "tensorflow"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+
+from keras_tfm import evaluation, export
+from keras_tfm.data import read_lines
+from keras_tfm.litert import LiteRTTranslator
+from keras_tfm.translator import Translator
+
+ROUNDS = 3
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", metavar="MODEL", type=pathlib.Path)
+    parser.add_argument("data", metavar="DATA", type=pathlib.Path)
+    parser.add_argument("--sentences", type=int, default=100)
+    parser.add_argument("--beams", type=int, default=4)
+    options = parser.parse_args()
+    files = (options.data / f"tok/val.lc.norm.tok.{side}.gz" for side in ("en", "de"))
+    sources, references = (list(read_lines(file))[: options.sentences] for file in files)
+    translator = Translator.load(options.model, beams=options.beams, max_length=128)
+    expected = translator(sources)
+    with tempfile.TemporaryDirectory() as folder:
+        forms = exported(translator, pathlib.Path(folder))
+        found, speeds = {name: [] for name in forms}, {name: [] for name in forms}
+        bar = keras.utils.Progbar(ROUNDS * len(forms), unit_name="run")
+        for _ in range(ROUNDS):  # by turns, since machines are noisy
+            for name, (run, _) in forms.items():
+                start = time.perf_counter()
+                found[name] = [run(source) for source in sources]
+                speeds[name].append(len(sources) / (time.perf_counter() - start))
+                bar.add(1)
+        print(f"\n{len(sources)} sentences of val, beam {options.beams}, one thread\n")
+        print("| form | MB | BLEU | as the model | sentences/s | of LiteRT float32 |")
+        print("| --- | --- | --- | --- | --- | --- |")
+        base = statistics.median(speeds["LiteRT float32"])
+        for name, (_, path) in forms.items():
+            size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 2**20
+            bleu = evaluation.scores(found[name], references, "none")["bleu"]
+            same = sum(a == b for a, b in zip(found[name], expected, strict=True)) / len(expected)
+            speed = statistics.median(speeds[name])
+            print(f"| {name} | {size:.1f} | {bleu:.2f} | {same:.0%} | {speed:.1f} | {speed / base:.2f} |")
+
+
+def exported(translator, folder):
+    """Name of each form → a function string → string, and its folder."""
+    forms = {}
+    for precision in export.PRECISIONS:
+        path = folder / f"litert-{precision}"
+        export.litert(translator, path, precision)
+        run = LiteRTTranslator(path, num_threads=1)
+        forms[f"LiteRT {precision}"] = (lambda string, run=run: run([string])[0]), path
+    for quantization in (None, "int8"):
+        path = folder / f"ctranslate2-{quantization}"
+        export.ctranslate2(translator, path, quantization)
+        forms[f"CTranslate2 {quantization or 'float32'}"] = export.run_ctranslate2(path, translator), path
+    return forms
+
+
+if __name__ == "__main__":
+    main()
