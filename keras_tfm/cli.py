@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import sys
+import warnings
 
 # Flags of `train` that are arguments of `transformer`: name → type and help. A test compares them with the builder's.
 MODEL_FLAGS = {
@@ -34,6 +35,8 @@ MODEL_FLAGS = {
     "packed": (bool, "several pairs in a row"),
 }
 
+CHUNK = 512  # lines that are translated, and written, together
+
 # What an exported translator is compared on, unless there are other texts.
 SENTENCES = (
     "a dog runs over the grass .",
@@ -46,6 +49,7 @@ SENTENCES = (
 
 def main():
     """Runs the command line of the process; what it returns would be its exit status."""
+    warnings.formatwarning = lambda message, *_: f"keras-tfm: warning: {message}\n"
     run(sys.argv[1:])
 
 
@@ -65,14 +69,19 @@ def run(argv):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         return command(**arguments)
+    except KeyboardInterrupt:
+        print("keras-tfm: interrupted", file=sys.stderr)
+        sys.exit(130)
     except BrokenPipeError:  # whoever reads our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError, OSError) as error:
         sys.exit(f"keras-tfm: error: {error}")
-    except ModuleNotFoundError as error:
-        if error.name not in ("jax", "tensorflow"):
+    except ImportError as error:
+        if error.name in ("jax", "tensorflow"):
+            sys.exit(f"keras-tfm: error: the backend is not installed: pip install 'keras_tfm[{error.name}]'")
+        if "pip install" not in str(error):
             raise
-        sys.exit(f"keras-tfm: error: the backend is not installed: pip install 'keras_tfm[{error.name}]'")
+        sys.exit(f"keras-tfm: error: {error}")
 
 
 def _underscored(word):
@@ -306,18 +315,19 @@ def translate(model, files, out, **options):
     lines = itertools.chain.from_iterable(map(_lines, files)) if files else _decoded(sys.stdin.buffer)
     if out is None:
         typing = not files and sys.stdin.isatty()
-        for translation in translator.stream(lines, chunk=1 if typing else 2048):
+        for translation in translator.stream(lines, chunk=1 if typing else CHUNK):
             print(_one_line(translation), flush=True)
         return
     done = _whole_lines(out)
     if done:
         print(f"going on after line {done:,} of {out}", file=sys.stderr)
     with open(out, "a", encoding="utf-8") as file:
-        for number, translation in enumerate(translator.stream(itertools.islice(lines, done, None)), done + 1):
+        translations = translator.stream(itertools.islice(lines, done, None), CHUNK)
+        for number, translation in enumerate(translations, 1):
             file.write(_one_line(translation) + "\n")
-            if number % 1000 == 0:
+            if number % CHUNK == 0:  # what is written is not lost if this is interrupted
                 file.flush()
-                print(f"\r{number:,} lines", end="", file=sys.stderr, flush=True)
+                print(f"\r{done + number:,} lines", end="", file=sys.stderr, flush=True)
     print(f"\rwrote {out}", file=sys.stderr)
 
 
@@ -330,6 +340,7 @@ def export(model, format, out, precision, texts, **options):
         raise ValueError(f"`precision` of a SavedModel must be float32. Received: precision={precision!r}")
     translator = load_translator(model, **options)
     texts = list(_lines(texts)) if texts else list(SENTENCES)
+    print(f"writing {out} and comparing it with the model, which takes a minute or two …", file=sys.stderr)
     if format == "saved_model":
         verdict = export.saved_model(translator, out, compare_on=texts)
     elif format == "litert":

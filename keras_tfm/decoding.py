@@ -134,7 +134,9 @@ def sample(
         if share is not None and not 0 < share <= 1:
             raise ValueError(f"`{name}` must be above 0 and at most 1. Received: {name}={share}")
     # One number in [0, 1) for each place chooses the token whose share of the probabilities it falls into.
-    chances = keras.random.uniform((ops.shape(sources)[0], max_length), seed=seed) if isinstance(seed, int) else seed
+    sources, chances = ops.convert_to_tensor(sources), seed
+    if isinstance(seed, (int, np.integer)):
+        chances = keras.random.uniform((ops.shape(sources)[0], max_length), seed=int(seed))
 
     def draw(scores, position):
         scores = scores / temperature
@@ -186,6 +188,7 @@ def highest(x, k):
 
 def _one_by_one(start, step, sources, choose, max_length, constraints):
     """Writes a token at each place, the one that `choose(scores (b, v), position)` names."""
+    sources = ops.convert_to_tensor(sources)
     constrain, batch = Constraints(max_length, **constraints), ops.shape(sources)[0]
     tokens = ops.full((batch, 1), START, dtype="int32")
     written, done = ops.zeros((batch, max_length), dtype="int32"), ops.zeros((batch,), dtype="bool")
@@ -238,9 +241,9 @@ def beam_search(
     """
     if positive("n_best", n_best) > positive("beams", beams):
         raise ValueError(f"`n_best` must be at most {beams=}. Received: {n_best=}")
-    if coverage_penalty < 0:
-        raise ValueError(f"`coverage_penalty` must be at least 0. Received: {coverage_penalty=}")
-    divisor, constrain = PENALTIES[one_of("penalty", penalty, PENALTIES)], Constraints(max_length, **constraints)
+    check_penalties(penalty, length_penalty, coverage_penalty)
+    divisor, constrain = PENALTIES[penalty], Constraints(max_length, **constraints)
+    sources = ops.convert_to_tensor(sources)
     batch = ops.shape(sources)[0]
     cache = map_hypotheses(lambda x: ops.repeat(x, beams, axis=0), start(sources, max_length))
     alive = {
@@ -298,6 +301,15 @@ def beam_search(
     state = (ops.convert_to_tensor(0, dtype="int32"), tokens, alive, ended, cache)
     ended = ops.while_loop(unfinished, advance, state)[3]
     return ended["ids"][:, :n_best], ops.maximum(ended["scores"][:, :n_best], NEVER)
+
+
+def check_penalties(penalty="length", length_penalty=0.6, coverage_penalty=0.0):
+    """Raises an error unless these can be used by `beam_search`."""
+    one_of("penalty", penalty, PENALTIES)
+    if not isinstance(length_penalty, (int, float)):
+        raise ValueError(f"`length_penalty` must be a number. Received: {length_penalty=}")
+    if not isinstance(coverage_penalty, (int, float)) or coverage_penalty < 0:
+        raise ValueError(f"`coverage_penalty` must be a number of at least 0. Received: {coverage_penalty=}")
 
 
 def map_hypotheses(function, cache):

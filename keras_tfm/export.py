@@ -97,6 +97,7 @@ def saved_model(translator, folder, n_best=None, max_length=None, compare_on=Non
         sources, cut = tokenized(texts)
         ids, scores = several(sources)
         lengths = tf.reduce_sum(tf.cast(ids != PAD, "int32"), axis=-1)
+        lengths = tf.where(tf.strings.strip(texts)[:, None] == "", 0, lengths)
         return {"translations": strings(ids, texts), "scores": scores, "lengths": lengths, "cut": cut}
 
     def tokens(ids):
@@ -116,10 +117,10 @@ def saved_model(translator, folder, n_best=None, max_length=None, compare_on=Non
         )
     }
     with place as new:
-        tf.saved_model.save(module, new, signatures=signatures)
+        tf.saved_model.save(module, str(new), signatures=signatures)
         if compare_on is None:
             return None
-        run = tf.saved_model.load(new).signatures["serving_default"]
+        run = tf.saved_model.load(str(new)).signatures["serving_default"]
         return compare(
             new, lambda string: run(tf.constant([string]))["translation"].numpy()[0].decode(), translator, compare_on
         )
@@ -187,7 +188,6 @@ def litert(translator, folder, precision="float32", max_length=None, compare_on=
         converter = tf.lite.TFLiteConverter.from_saved_model(graphs, signature_keys=list(signatures))
         converter.optimizations = [getattr(tf.lite.Optimize, word) for word in options.get("optimizations", [])]
         converter.target_spec.supported_types = [getattr(tf, word) for word in options.get("types", [])]
-        new = pathlib.Path(new)
         (new / "model.tflite").write_bytes(converter.convert())
         text.save_tokenizer(translator.source_tokenizer, new / "source_tokenizer")
         text.save_tokenizer(translator.target_tokenizer, new / "target_tokenizer")
@@ -233,9 +233,9 @@ def ctranslate2(translator, folder, quantization=None, compare_on=None):
     spec.validate()
     spec.optimize(quantization=quantization)
     with place as new:
-        spec.save(new)
-        text.save_tokenizer(translator.source_tokenizer, pathlib.Path(new) / "source_tokenizer")
-        text.save_tokenizer(translator.target_tokenizer, pathlib.Path(new) / "target_tokenizer")
+        spec.save(str(new))
+        text.save_tokenizer(translator.source_tokenizer, new / "source_tokenizer")
+        text.save_tokenizer(translator.target_tokenizer, new / "target_tokenizer")
         if compare_on is None:
             return None
         return compare(new, run_ctranslate2(new, translator), translator, compare_on)
@@ -370,9 +370,9 @@ class _Replaced:
             raise ValueError(f"`folder` must be new, empty or an earlier export. Received: {self.folder}, with {files}")
 
     def __enter__(self):
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
-        self.new = tempfile.mkdtemp(prefix=f".{self.folder.name}.", dir=self.folder.parent)
-        os.chmod(self.new, 0o755)
+        self.new = self.folder.absolute().parent / f".{self.folder.name}.unfinished"
+        shutil.rmtree(self.new, ignore_errors=True)  # of one that was killed
+        self.new.mkdir(parents=True)
         return self.new
 
     def __exit__(self, error, *_):

@@ -57,7 +57,7 @@ def attention_map(weights, query_labels, key_labels, path, title=None, axes_name
     if title:
         lines = (textwrap.fill(line, int(11 * figure.get_figwidth())) for line in map(_shown, title.split("\n")))
         figure.suptitle("\n".join(lines), fontsize=11)
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.15)
 
 
 def _shown(text):

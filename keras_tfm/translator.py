@@ -57,6 +57,10 @@ class Translator:
         self.options = options
         limits = [m.arguments.get("max_length", 512) for m in self.models if m.arguments.get("positions") == "learned"]
         self.max_length = min([positive("max_length", max_length), *limits])
+        decoding.Constraints(self.max_length, **self._constraints())
+        decoding.check_penalties(**{name: value for name, value in options.items() if name in SEARCH})
+        if len(self.models) > 1 and options.get("coverage_penalty"):
+            raise ValueError(f"`coverage_penalty` must be 0 for several models. Received: {len(self.models)} models")
         self.widths = [width for width in WIDTHS if width < self.max_length] + [self.max_length]
         self._programs = {}
 
@@ -90,11 +94,14 @@ class Translator:
             ids (batch, n or 1, length) and scores (batch, n or 1), those of a greedy search being zero.
         """
         lengths = ops.sum(ops.cast(ops.not_equal(sources, PAD), "int32"), axis=1)
-        # a row's own limit, so that it does not depend on what else is in the batch
-        limits = {"max_length": min(2 * width + 16, self.max_length), "limits": 2 * lengths + 16}
+        shortest = self.options.get("min_length", 0)
+        limits = {
+            "max_length": max(min(2 * width + 16, self.max_length), shortest),
+            # a row's own limit, so that it does not depend on what else is in the batch
+            "limits": ops.maximum(2 * lengths + 16, shortest),
+        }
         if n is None:
-            options = {name: value for name, value in self.options.items() if name in CONSTRAINTS}
-            ids = decoding.greedy(*self.steps(), sources, **limits, **options)[:, None]
+            ids = decoding.greedy(*self.steps(), sources, **limits, **self._constraints())[:, None]
             return ids, ops.zeros(ops.shape(ids)[:2])
         steps = self.steps(self.options.get("coverage_penalty"))
         return decoding.beam_search(*steps, sources, beams=max(self.beams, n), n_best=n, **limits, **self.options)
@@ -129,6 +136,10 @@ class Translator:
         """Strings → for each, the `n` best, [(string, score), …]; None is greedy, without scores."""
         if isinstance(texts, str):
             raise ValueError(f"`texts` must be a list of strings. Received: a string, {texts[:40]!r}")
+        texts = list(texts)
+        for string in texts:
+            if not isinstance(string, str):
+                raise ValueError(f"`texts` must be a list of strings. Received: {string!r} in it")
         divided = [self._divide(text) for text in texts]
         found = iter(self._find([ids for pieces in divided for ids, _ in pieces], n, verbose))
         return [_joined([(next(found), behind) for _, behind in pieces]) for pieces in divided]
@@ -183,6 +194,9 @@ class Translator:
             variables = [variable for model in self.models for variable in model.variables]
             self._programs[n] = backend.compiled(functools.partial(self.search, n=n), variables)
         return self._programs[n]
+
+    def _constraints(self):
+        return {name: value for name, value in self.options.items() if name in CONSTRAINTS}
 
     def steps(self, with_attention=False):
         """`start` and `step` of the model, or of all of them."""

@@ -350,7 +350,7 @@ def test_attention_of_a_step_is_that_of_the_last_block(model):
         (beam_search, {"beams": 0}, "`beams` must be a positive"),
         (beam_search, {"beams": 2, "n_best": 3}, "`n_best` must be at most beams=2"),
         (beam_search, {"penalty": "none"}, "`penalty` must be one of"),
-        (beam_search, {"coverage_penalty": -1.0}, "`coverage_penalty` must be at least 0"),
+        (beam_search, {"coverage_penalty": -1.0}, "`coverage_penalty` must be a number of at least 0"),
         (beam_search, {"coverage_penalty": 0.5}, "`coverage_penalty` must come with a `step` that returns attention"),
     ],
 )

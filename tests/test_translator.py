@@ -146,6 +146,18 @@ def test_a_stream_is_read_chunk_by_chunk(translator):
 def test_bad_arguments(tmp_path):
     with pytest.raises(ValueError, match="`texts` must be a list of strings"):
         Translator(random_model(), BYTES)("a text")
+    with pytest.raises(ValueError, match="`texts` must be a list of strings. Received: None in it"):
+        Translator(random_model(), BYTES)(["a text", None])
+    for name, value in {
+        "length_penalty": "x",
+        "coverage_penalty": -1,
+        "no_repeat_ngram": 1.5,
+        "min_length": 9999,
+    }.items():
+        with pytest.raises(ValueError, match=f"`{name}` must be"):
+            Translator(random_model(), BYTES, **{name: value})
+    with pytest.raises(ValueError, match="`coverage_penalty` must be 0 for several models. Received: 2 models"):
+        Translator([random_model()] * 2, BYTES, coverage_penalty=0.2)
     with pytest.raises(ValueError, match="`beams` must be a positive integer"):
         Translator(random_model(), BYTES, beams=0)
     with pytest.raises(ValueError, match="`option` must be one of .*'length_penalty'.* Received: option='length'"):
