@@ -59,7 +59,7 @@ def saved_model(translator, folder, n_best=None, max_length=None, compare_on=Non
     max_length = min(positive("max_length", max_length or 128), translator.max_length)
     widths = [width for width in translator.widths if width < max_length] + [max_length]
     n_best = min(positive("n_best", n_best or translator.beams), translator.beams)
-    longest = 2 * max_length + 16
+    longest = max(2 * max_length + 16, translator.options.get("min_length", 0))
 
     def tokenized(texts):
         """Ids (batch, length) of texts, each row with its end token, and how many tokens of each were cut off."""

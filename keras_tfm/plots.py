@@ -56,7 +56,7 @@ def attention_map(weights, query_labels, key_labels, path, title=None, axes_name
     figure.colorbar(image, ax=figure.axes, shrink=0.8, label="attention")
     if title:
         lines = (textwrap.fill(line, int(11 * figure.get_figwidth())) for line in map(_shown, title.split("\n")))
-        figure.suptitle("\n".join(lines), fontsize=11)
+        figure.suptitle("\n".join(lines), fontsize=11, y=1.02, va="bottom")
     figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.15)
 
 

@@ -242,7 +242,7 @@ def test_a_folder_without_a_model(tmp_path):
         cli.run(["translate", str(tmp_path)])
 
 
-@pytest.mark.usefixtures("one_width")
+@pytest.mark.slow
 @once
 def test_what_is_exported_is_compared(folder, tmp_path, capsys):
     out = tmp_path / "out"
