@@ -94,8 +94,10 @@ def test_cached_equals_full(options):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("positions", SCHEMES)
-@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize(
+    "score, positions",
+    [*((score, None) for score in SCORES), *(("scaled_dot", scheme) for scheme in SCHEMES if scheme)],
+)
 def test_local_equals_full_with_a_window_mask(score, positions, causal):
     x, mask = normal(2, 11, WIDTH), np.arange(11) < np.array([[11], [7]])
     layer = cached_layer(score=score, positions=positions, causal=causal, num_kv_heads=2, window=3)
