@@ -76,6 +76,14 @@ def compiled(function, variables):
     return function
 
 
+def reshape(x, shape):
+    """`ops.reshape`, by which a graph does not work out the one size that it may not know."""
+    known = [size for size in shape if isinstance(size, int)]
+    if len(known) == len(shape) - 1 and all(known):
+        shape = [size if isinstance(size, int) else -1 for size in shape]
+    return ops.reshape(x, shape)
+
+
 def whole(name, value):
     """`value` as an int or as a tensor of integers."""
     if isinstance(value, int):

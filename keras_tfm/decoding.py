@@ -56,7 +56,7 @@ class Constraints:
     def __call__(self, scores, position, written):
         """Scores (rows, v) of what may stand at `position`, behind what is written (rows, l)."""
         vocabulary = np.arange(scores.shape[-1])
-        allowed = ops.where(np.isin(vocabulary, self.forbidden), NEVER, scores)
+        allowed = ops.minimum(scores, np.where(np.isin(vocabulary, self.forbidden), NEVER, -NEVER).astype("float32"))
         if self.min_length > 1:
             too_early = ops.logical_and(vocabulary == END, position < self.min_length - 1)
             allowed = ops.where(too_early, NEVER, allowed)
@@ -170,20 +170,33 @@ def highest(x, k):
     [[9. 6.]] [[5 7]]
     """
     rows, size = ops.shape(x)[0], x.shape[1]
-    width = int(size**0.5)
-    count = size // width
+    count = _chunks(size)
+    width = size // count
     if count <= k:
         values, places = ops.top_k(x, k)
         return values, ops.cast(places, "int32")
-    chunks = ops.reshape(x[:, : count * width], (rows, count, width))
+    whole = x if count * width == size else x[:, : count * width]
+    chunks = ops.reshape(whole, (rows, count, width))
     best = ops.cast(ops.top_k(ops.max(chunks, axis=-1), k)[1], "int32")  # (rows, k)
-    ids = ops.reshape(best[:, :, None] * width + np.arange(width, dtype="int32"), (rows, k * width))
+    ids = ops.reshape(ops.expand_dims(best, 2) * width + np.arange(width, dtype="int32"), (rows, k * width))
     values = ops.reshape(_take(chunks, best), (rows, k * width))
-    if count * width < size:  # what is left behind the last whole chunk
+    if whole is not x:  # what is left behind the last whole chunk
         rest = ops.broadcast_to(np.arange(count * width, size, dtype="int32"), (rows, size - count * width))
         values, ids = ops.concatenate([values, x[:, count * width :]], axis=1), ops.concatenate([ids, rest], axis=1)
     values, places = ops.top_k(values, k)
-    return values, _take(ids[..., None], places)[..., 0]
+    return values, _take(ids, places)
+
+
+def _chunks(size):
+    """About √size, and a divisor of it if one is near."""
+    root = max(int(size**0.5), 1)
+    near = [count for count in range(root // 2 + 1, 2 * root + 1) if size % count == 0]
+    return min(near, key=lambda count: abs(count - root), default=root)
+
+
+def _last(logits):
+    """Logits of the last token, (rows, n, v) → float32 (rows, v); of one token without a copy."""
+    return ops.cast(ops.squeeze(logits, axis=1) if logits.shape[1] == 1 else logits[:, -1], "float32")
 
 
 def _one_by_one(start, step, sources, choose, max_length, constraints):
@@ -198,8 +211,8 @@ def _one_by_one(start, step, sources, choose, max_length, constraints):
 
     def advance(position, tokens, done, written, cache):
         logits, cache = step(tokens, position, cache)
-        scores = constrain(ops.cast(logits[:, -1], "float32"), position, written)
-        tokens = ops.where(done[:, None], PAD, choose(scores, position))
+        scores = constrain(_last(logits), position, written)
+        tokens = ops.where(ops.expand_dims(done, 1), PAD, choose(scores, position))
         written = ops.slice_update(written, (0, position), tokens)
         done = ops.logical_or(done, ops.logical_or(tokens[:, 0] == END, position >= constrain.last))
         return position + 1, tokens, done, written, cache
@@ -245,13 +258,13 @@ def beam_search(
     divisor, constrain = PENALTIES[penalty], Constraints(max_length, **constraints)
     sources = ops.convert_to_tensor(sources)
     batch = ops.shape(sources)[0]
-    cache = map_hypotheses(lambda x: ops.repeat(x, beams, axis=0), start(sources, max_length))
+    cache = map_hypotheses(lambda x: _repeated(x, beams), start(sources, max_length))
     alive = {
         "ids": ops.zeros((batch, beams, max_length), dtype="int32"),
         "scores": ops.tile(ops.convert_to_tensor([[0.0] + [NEVER] * (beams - 1)]), (batch, 1)),
     }
     if coverage_penalty:
-        alive["coverage"] = ops.zeros((batch, beams, sources.shape[1]))
+        alive["coverage"] = ops.zeros((batch, beams, ops.shape(sources)[1]))
     ended = {"ids": alive["ids"], "scores": ops.full((batch, beams), 2 * NEVER)}
     divisors = divisor(np.arange(1, max_length + 1, dtype="float32"), length_penalty)
 
@@ -265,7 +278,7 @@ def beam_search(
 
     def advance(position, tokens, alive, ended, cache):
         logits, cache, *attention = step(tokens, position, cache)
-        logits = ops.cast(logits[:, -1], "float32")
+        logits = _last(logits)
         allowed = constrain(logits, position, ops.reshape(alive["ids"], (-1, max_length)))
         scores, chosen = highest(allowed, min(beams, logits.shape[-1]))  # the best of each hypothesis, (b · k, k)
         per_beam = chosen.shape[-1]
@@ -273,7 +286,7 @@ def beam_search(
         scores = ops.reshape(scores + ops.reshape(alive["scores"], (-1, 1)), (batch, beams * per_beam))
         scores, places = ops.top_k(scores, beams)  # the best of all, (b, k)
         parents = ops.cast(places // per_beam, "int32")
-        tokens = _take(ops.reshape(chosen, (batch, -1, 1)), places)[..., 0]
+        tokens = _take(ops.reshape(chosen, (batch, beams * per_beam)), places)
 
         if bool(attention) != bool(coverage_penalty):
             received = f"{coverage_penalty=}, {2 + len(attention)} outputs of step"
@@ -281,7 +294,7 @@ def beam_search(
         if attention:
             alive = {**alive, "coverage": alive["coverage"] + ops.reshape(attention[0], ops.shape(alive["coverage"]))}
         alive = {name: _take(x, parents) for name, x in alive.items()}
-        alive["ids"] = ops.slice_update(alive["ids"], (0, 0, position), tokens[..., None])
+        alive["ids"] = ops.slice_update(alive["ids"], (0, 0, position), ops.expand_dims(tokens, -1))
         cache = map_hypotheses(lambda x: _take_rows(x, parents), cache)
 
         ends = ops.logical_or(tokens == END, ops.reshape(position >= constrain.last, (-1, 1)))
@@ -301,6 +314,12 @@ def beam_search(
     state = (ops.convert_to_tensor(0, dtype="int32"), tokens, alive, ended, cache)
     ended = ops.while_loop(unfinished, advance, state)[3]
     return ended["ids"][:, :n_best], ops.maximum(ended["scores"][:, :n_best], NEVER)
+
+
+def _repeated(x, n):
+    """Each row `n` times, (b, …) → (b · n, …); `ops.repeat` forgets the shape where the batch has yet to be known."""
+    rows, *rest = ops.shape(x)
+    return ops.reshape(ops.broadcast_to(ops.expand_dims(x, 1), (rows, n, *rest)), (rows * n, *rest))
 
 
 def check_penalties(penalty="length", length_penalty=0.6, coverage_penalty=0.0):

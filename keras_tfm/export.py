@@ -8,6 +8,7 @@ The first two write TensorFlow graphs, so they need the TensorFlow backend. A mo
 there and loaded here.
 """
 
+import contextlib
 import functools
 import json
 import os
@@ -153,14 +154,23 @@ def litert(translator, folder, precision="float32", max_length=None, compare_on=
     max_length = min(positive("max_length", max_length or 128), translator.max_length)
     longest = min(2 * max_length + 16, translator.max_length)
     start, step = translator.steps()
-    variables = [variable for model in translator.models for variable in model.variables]
-    constants = [(variable, tf.constant(variable.numpy())) for variable in variables]
+    variables, lookups = [variable for model in translator.models for variable in model.variables], {}
+    values = {id(variable): variable.numpy() for variable in variables}
+    if precision == "int8":  # rows of eight-bit integers, the same that the converter finds for the logits
+        for layer in (layer for model in translator.models for layer in model.layers if hasattr(layer, "lookup")):
+            rows, scales = _eight_bits(values[id(layer.embeddings)])
+            values[id(layer.embeddings)] = rows * scales
+            # as integers, or the converter would round the scales to eight bits, too
+            lookups[layer] = functools.partial(_look_up, tf.constant(rows), tf.constant(scales.view("int32")))
+    constants = [(variable, tf.constant(values[id(variable)])) for variable in variables]
 
     def frozen(function):
         """`function` with the weights as constants: variables of Keras would be left out of the file."""
 
         def run(*arguments):
-            with keras.StatelessScope(state_mapping=constants):
+            with keras.StatelessScope(state_mapping=constants), contextlib.ExitStack() as stack:
+                for layer, lookup in lookups.items():
+                    stack.enter_context(_replaced(layer, "lookup", lookup))
                 return function(*arguments)
 
         return run
@@ -188,7 +198,7 @@ def litert(translator, folder, precision="float32", max_length=None, compare_on=
         converter = tf.lite.TFLiteConverter.from_saved_model(graphs, signature_keys=list(signatures))
         converter.optimizations = [getattr(tf.lite.Optimize, word) for word in options.get("optimizations", [])]
         converter.target_spec.supported_types = [getattr(tf, word) for word in options.get("types", [])]
-        (new / "model.tflite").write_bytes(converter.convert())
+        (new / "model.tflite").write_bytes(_shared_buffers(converter.convert()))
         text.save_tokenizer(translator.source_tokenizer, new / "source_tokenizer")
         text.save_tokenizer(translator.target_tokenizer, new / "target_tokenizer")
         settings = {"max_length": max_length, "precision": precision, "beams": translator.beams}
@@ -197,6 +207,47 @@ def litert(translator, folder, precision="float32", max_length=None, compare_on=
             return None
         run = LiteRTTranslator(new)
         return compare(new, lambda string: run([string])[0], translator, compare_on)
+
+
+def _eight_bits(table):
+    """A table as rows of eight-bit integers (n, dim) and the scale of each row (n, 1)."""
+    scales = np.maximum(np.abs(table).max(axis=1, keepdims=True), 1e-20) / 127
+    return np.round(table / scales).astype("int8"), scales
+
+
+def _look_up(rows, scales, ids):
+    tf = _tensorflow()
+    return tf.cast(tf.gather(rows, ids), "float32") * tf.bitcast(tf.gather(scales, ids), "float32")
+
+
+@contextlib.contextmanager
+def _replaced(thing, name, value):
+    """Gives a thing an attribute of its own, for a while."""
+    setattr(thing, name, value)
+    try:
+        yield
+    finally:
+        delattr(thing, name)
+
+
+def _shared_buffers(content):
+    """A LiteRT file in which what is the same is there once: the converter writes the embeddings for each use."""
+    from tensorflow.lite.python import schema_py_generated as schema
+    from tensorflow.lite.tools import flatbuffer_utils
+
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content, 0))
+    first = {}
+    places = [
+        first.setdefault(bytes(buffer.data), number) if buffer.data is not None else number
+        for number, buffer in enumerate(model.buffers)
+    ]
+    for graph in model.subgraphs:
+        for tensor in graph.tensors:
+            tensor.buffer = places[tensor.buffer]
+    for number, place in enumerate(places):
+        if place != number:
+            model.buffers[number].data = None
+    return bytes(flatbuffer_utils.convert_object_to_bytearray(model))
 
 
 # Options of `transformer` that CTranslate2 can compute, the default first; sizes and pre- or post-norm are free.

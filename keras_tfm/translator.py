@@ -95,16 +95,21 @@ class Translator:
         """
         lengths = ops.sum(ops.cast(ops.not_equal(sources, PAD), "int32"), axis=1)
         shortest = self.options.get("min_length", 0)
-        limits = {
-            "max_length": max(min(2 * width + 16, self.max_length), shortest),
-            # a row's own limit, so that it does not depend on what else is in the batch
-            "limits": ops.maximum(2 * lengths + 16, shortest),
-        }
+        longest = max(min(2 * width + 16, self.max_length), shortest)
+        # each row's own limit, so that it does not depend on what else is in the batch
+        limits = {"max_length": longest, "limits": ops.maximum(2 * lengths + 16, shortest)}
+        start, step = self.steps(n is not None and self.options.get("coverage_penalty"))
+
+        def start_with_room(sources, max_length):  # in a graph, no more than the length of the sources asks for
+            room = 2 * ops.shape(sources)[1] + 16
+            known = isinstance(room, int)
+            return start(sources, max_length if known else ops.clip(room, shortest, longest))
+
         if n is None:
-            ids = decoding.greedy(*self.steps(), sources, **limits, **self._constraints())[:, None]
+            ids = decoding.greedy(start_with_room, step, sources, **limits, **self._constraints())[:, None]
             return ids, ops.zeros(ops.shape(ids)[:2])
-        steps = self.steps(self.options.get("coverage_penalty"))
-        return decoding.beam_search(*steps, sources, beams=max(self.beams, n), n_best=n, **limits, **self.options)
+        beams = {"beams": max(self.beams, n), "n_best": n}
+        return decoding.beam_search(start_with_room, step, sources, **beams, **limits, **self.options)
 
     def save(self, folder):
         """Writes model and tokenizers into a folder."""

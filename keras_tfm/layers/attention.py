@@ -18,9 +18,12 @@ from keras_tfm.layers.positions import SCHEMES
 
 def dot(q, k):
     """qᵀk, as every score: queries (b, q, h, d), keys (b, k, g, d) → (b, h, q, k)."""
-    grouped = ops.reshape(q, (*ops.shape(q)[:2], k.shape[2], -1, q.shape[3]))
-    scores = ops.einsum("bqgrd,bkgd->bgrqk", grouped, k)
-    return ops.reshape(scores, (ops.shape(q)[0], q.shape[2], ops.shape(q)[1], ops.shape(k)[1]))
+    batch, queries, heads, dim = ops.shape(q)
+    shared = heads // k.shape[2] * queries  # by how many queries of all heads a key is seen
+    scores = ops.matmul(
+        ops.reshape(_swapped(q), (batch, k.shape[2], shared, dim)), ops.transpose(_swapped(k), (0, 1, 3, 2))
+    )
+    return backend.reshape(scores, (batch, heads, queries, ops.shape(scores)[3]))
 
 
 def scaled_dot(q, k):
@@ -67,7 +70,7 @@ SCORES = {
 def soft(scores, mask=None):
     """Softmax over the keys that may be attended to: float32 scores (b, h, q, k) → weights of the same shape."""
     if mask is not None:
-        scores = scores + (ops.cast(mask, "float32") - 1) * 1e30
+        scores = ops.where(mask, scores, -1e30)
     single = scores.shape[-1] == 1  # of which Keras' softmax would warn
     return scores - scores + 1 if single else ops.softmax(scores)
 
@@ -105,8 +108,11 @@ def attend(q, k, v, score=scaled_dot, mixing=soft, mask=None, bias=None, dropout
         scores = scores + ops.cast(bias, "float32")
     weights = mixing(scores, mask)
     dropped = ops.cast(weights if dropout is None else dropout(weights), v.dtype)
-    grouped = ops.reshape(dropped, (ops.shape(q)[0], v.shape[2], -1, ops.shape(q)[1], ops.shape(v)[1]))
-    context = ops.reshape(ops.einsum("bgrqk,bkgd->bqgrd", grouped, v), (*ops.shape(q)[:3], v.shape[3]))
+    batch, heads, queries, keys = ops.shape(dropped)
+    mixed = ops.matmul(
+        backend.reshape(dropped, (batch, v.shape[2], heads // v.shape[2] * queries, keys)), _swapped(v)
+    )
+    context = _swapped(ops.reshape(mixed, (batch, heads, queries, v.shape[3])))
     if mask is None:
         return context, weights
     some = ops.any(mask, axis=-1, keepdims=True)  # (b, h, q, 1)
@@ -234,7 +240,8 @@ class MultiHeadAttention(masks.MaskedLayer):
         self.query_dense = self._head_dense("query", width, self.num_heads)
         self.key_dense = self._head_dense("key", memory_width, self.num_kv_heads)
         self.value_dense = self._head_dense("value", memory_width, self.num_kv_heads)
-        self.output_dense = self._dense("output", "bqhd,hde->bqe", (self.num_heads, self.head_dim), (width,))
+        # The letters of heads and features are in their order, in which JAX contracts them; else it copies the kernel.
+        self.output_dense = self._dense("output", "bqcd,cde->bqe", (self.num_heads, self.head_dim), (width,))
         self.score_weights = {}
         for name, units in SCORES[self.score][1].items():
             shape = [unit * self.head_dim for unit in units]
@@ -259,14 +266,17 @@ class MultiHeadAttention(masks.MaskedLayer):
         if (memory is None) == (cache is None):
             received = "neither" if cache is None else "both"
             raise ValueError(f"`memory` must be given, or a `cache` made from it instead. Received: {received}")
-        kv = self.memory_cache(memory) if cache is None else cache
-        key_mask = masks.combine(kv.get("mask"), memory_mask)
+        if cache is None:
+            k, v = self.project(self.key_dense, memory), self.project(self.value_dense, memory)
+            key_mask = masks.combine(masks.merge(memory), memory_mask)
+        else:
+            k, v, key_mask = _swapped(cache["k"]), _swapped(cache["v"]), masks.combine(cache.get("mask"), memory_mask)
         if key_mask is not None and len(key_mask.shape) > 2:
             key_mask, attention_mask = None, masks.combine(key_mask, attention_mask)
         q = self.project(self.query_dense, x)
         if cache is not None and attention_mask is None:
-            q = self.side_by_side(q, kv["k"])
-        context = self.context(q, kv["k"], kv["v"], key_mask, attention_mask, training)
+            q = self.side_by_side(q, k)
+        context = self.context(q, k, v, key_mask, attention_mask, training)
         if cache is None:
             return self.finish(context, mask)
         return self.finish(ops.reshape(context, (*ops.shape(x)[:2], *context.shape[2:])), mask), cache
@@ -280,11 +290,15 @@ class MultiHeadAttention(masks.MaskedLayer):
         return ops.reshape(q, (sources, rows // at_least_one * ops.shape(q)[1], *q.shape[2:]))
 
     def memory_cache(self, memory, memory_mask=None):
-        """Keys, values and mask (batch, key) of a memory that stays the same from step to step of decoding."""
+        """Of a memory that stays the same from step to step: keys, values (batch, kv_heads, key, head_dim), mask."""
         self.check_built("memory_cache")
-        cache = {"k": self.project(self.key_dense, memory), "v": self.project(self.value_dense, memory)}
+        k, v = self.project(self.key_dense, memory), self.project(self.value_dense, memory)
+        cache = {"k": _swapped(k), "v": _swapped(v)}
         mask = masks.merge(memory, masks.check("memory_mask", memory_mask, ranks=(2,), of=memory))
-        return cache if mask is None else {**cache, "mask": mask}
+        if mask is None:
+            return cache
+        # Padding is zero; what is masked here, XLA does not move back to the other order, to do it at each step.
+        return {name: ops.where(mask[:, None, :, None], x, 0) for name, x in cache.items()} | {"mask": mask}
 
     def project(self, dense, x):
         """(b, t, features) → (b, t, heads, head_dim)."""
@@ -308,7 +322,7 @@ class MultiHeadAttention(masks.MaskedLayer):
         return self.full_context(q, k, v, key_mask, attention_mask, training=training)
 
     def full_context(self, q, k, v, key_mask, attention_mask, start=0, training=None):
-        lengths = ops.shape(q)[1], ops.shape(k)[1]
+        lengths = ops.shape(q)[1], ops.shape(k if key_mask is None else key_mask)[1]
         past = masks.causal(*lengths, start) if self.causal else None
         near = masks.window(*lengths, self.window, start) if self.window else None
         return self.weigh(q, k, v, masks.combine(key_mask, past, near, attention_mask), start, training)
@@ -328,7 +342,7 @@ class MultiHeadAttention(masks.MaskedLayer):
     def finish(self, context, mask):
         """(b, q, h, d) → (b, q, features)."""
         if mask is not None:
-            context = ops.where(mask[:, :, None, None], context, 0)
+            context = ops.where(ops.expand_dims(mask, (2, 3)), context, 0)
         return self.output_dense(context)
 
 

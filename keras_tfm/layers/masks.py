@@ -14,7 +14,7 @@ def distance(query_len, key_len, start=0):
     >>> ops.convert_to_numpy(distance(2, 3, start=1)).tolist()
     [[1, 0, -1], [2, 1, 0]]
     """
-    return (ops.arange(query_len, dtype="int32") + start)[:, None] - ops.arange(key_len, dtype="int32")
+    return ops.expand_dims(ops.arange(query_len, dtype="int32") + start, 1) - ops.arange(key_len, dtype="int32")
 
 
 def padding(ids, pad_id=0):
@@ -32,7 +32,7 @@ def causal(query_len, key_len, start=0):
     >>> ops.convert_to_numpy(causal(2, 3, start=1)).tolist()
     [[[True, True, False], [True, True, True]]]
     """
-    return distance(query_len, key_len, start)[None] >= 0
+    return ops.expand_dims(distance(query_len, key_len, start) >= 0, 0)
 
 
 def window(query_len, key_len, window, start=0):
@@ -41,7 +41,7 @@ def window(query_len, key_len, window, start=0):
     >>> ops.convert_to_numpy(window(2, 4, window=2)).tolist()
     [[[True, True, False, False], [True, True, True, False]]]
     """
-    return ops.abs(distance(query_len, key_len, start))[None] < window
+    return ops.expand_dims(ops.abs(distance(query_len, key_len, start)) < window, 0)
 
 
 def segments(query_segments, key_segments=None):

@@ -22,7 +22,7 @@ def sinusoids(positions, dim):
     """
     column = ops.arange(dim, dtype="int32")
     frequency = ops.exp(ops.cast(column // 2, "float32") * (-2 * math.log(10000.0) / dim))
-    angle = ops.cast(positions, "float32")[..., None] * frequency
+    angle = ops.expand_dims(ops.cast(positions, "float32"), -1) * frequency
     return ops.where(column % 2 == 0, ops.sin(angle), ops.cos(angle))
 
 
@@ -66,7 +66,7 @@ class PositionalEncoding(keras.layers.Layer):
         length = ops.shape(x)[1]
         if positions is None:
             start = backend.whole("start", start)
-            positions, last = (ops.arange(length, dtype="int32") + start)[None], backend.known(start + length - 1)
+            positions, last = ops.expand_dims(ops.arange(length, dtype="int32") + start, 0), backend.known(start + length - 1)
         else:
             positions = backend.whole("positions", positions)
             last = backend.known(ops.max(positions))

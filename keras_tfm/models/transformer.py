@@ -27,8 +27,18 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
     """Embeddings times √dim, as in the paper, with a mask where the id is 0; `reverse=True` gives logits."""
 
     def call(self, inputs, reverse=False):
-        outputs = super().call(inputs, reverse=reverse)
-        return outputs if reverse else outputs * math.sqrt(self.output_dim)
+        if not reverse:
+            return self.lookup(inputs) * math.sqrt(self.output_dim)
+        if inputs.shape[1] != 1 or not self.tie_weights:
+            return super().call(inputs, reverse=True)
+        # Of few tokens, table × features takes half the time of features × table. XLA would turn it round again, but
+        # for the maximum; no logit is so low.
+        table, x = (ops.cast(x, self.compute_dtype) for x in (self.embeddings, ops.squeeze(inputs, axis=1)))
+        logits = ops.transpose(ops.maximum(ops.matmul(table, ops.transpose(x)), -6e4))
+        return ops.expand_dims(logits, axis=1)
+
+    def lookup(self, ids):
+        return super().call(ids)
 
     def compute_mask(self, inputs, mask=None):  # Keras' own layer hangs its mask on a tensor that `call` leaves behind
         return ops.not_equal(inputs, 0) if "int" in keras.backend.standardize_dtype(inputs.dtype) else None
