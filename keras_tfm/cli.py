@@ -240,18 +240,19 @@ def show(task, model, tokenizers, verbose, count=1000):
     print(f"{sum(right) / count:.1%} of {count:,} unseen texts exactly right")
 
 
-def add_command(commands, command, text, **options):
-    """A command of the function's name, for a trained model."""
+def add_command(commands, command, text, models=None, **options):
+    """A command of the function's name, for a trained model, or with models="?" for that of dates if none is named."""
     options["formatter_class"] = argparse.ArgumentDefaultsHelpFormatter
     parser = commands.add_parser(command.__name__, help=text, **options)
     parser.set_defaults(command=command)
-    parser.add_argument("model", type=pathlib.Path, help="folder that `keras-tfm train` wrote")
+    more = "; none: the translator of dates that comes with the package" if models else ""
+    parser.add_argument("model", nargs=models, type=pathlib.Path, help="folder that `keras-tfm train` wrote" + more)
     return parser
 
 
 def add_translate(commands):
     again = "Translate texts line by line. With --out, the same command again goes on where that file ends."
-    parser = add_command(commands, translate, "translate files or standard input, line by line", description=again)
+    parser = add_command(commands, translate, "translate files or standard input, line by line", "?", description=again)
     parser.add_argument("files", nargs="*", type=pathlib.Path, help="texts, plain or .gz; none: standard input")
     parser.add_argument("--out", type=pathlib.Path, help="file for the translations, in place of standard output")
     add_decoding(parser)
@@ -306,11 +307,22 @@ def load_translator(model, **options):
     return Translator.load(model, **options)
 
 
+def dates_model():
+    """The folder of the translator of dates that comes with the package, in a checkout or installed."""
+    for root in (pathlib.Path(__file__).parent.parent / "saved_models", pathlib.Path(sys.prefix) / "share/keras_tfm"):
+        if (root / "dates/keras/model.keras").exists():
+            return root / "dates/keras"
+    raise FileNotFoundError("no MODEL was given, and the translator of dates is not installed")
+
+
 def translate(model, files, out, **options):
     """Translates lines of files or of standard input, see `keras-tfm translate --help`."""
     for file in files:
         if not file.is_file():
             raise FileNotFoundError(f"{file}: there is no such file")
+    if model is None:
+        model = dates_model()
+        print("no MODEL: dates in 10 languages, a line each, as 3. Mai 2023 → 2023-05-03", file=sys.stderr)
     translator = load_translator(model, **options)
     lines = itertools.chain.from_iterable(map(_lines, files)) if files else _decoded(sys.stdin.buffer)
     if out is None:

@@ -58,9 +58,7 @@ def saved_model(translator, folder, n_best=None, max_length=None, compare_on=Non
     source, target = translator.source_tokenizer.in_graph(), translator.target_tokenizer.in_graph()
     module.tokenizers = [source, target]
     max_length = min(positive("max_length", max_length or 128), translator.max_length)
-    widths = [width for width in translator.widths if width < max_length] + [max_length]
     n_best = min(positive("n_best", n_best or translator.beams), translator.beams)
-    longest = max(2 * max_length + 16, translator.options.get("min_length", 0))
 
     def tokenized(texts):
         """Ids (batch, length) of texts, each row with its end token, and how many tokens of each were cut off."""
@@ -69,21 +67,14 @@ def saved_model(translator, folder, n_best=None, max_length=None, compare_on=Non
         ends = tf.fill([tf.size(texts), 1], END)
         return tf.concat([rows[:, : max_length - 1], ends], axis=1).to_tensor(PAD), cut
 
-    def search(sources, n):
-        """Ids (batch, n, longest) and scores (batch, n), found with a cache that is as long as the sources need."""
-
-        def of_width(width):
-            ids, scores = translator.search(sources, width, n)
-            return tf.pad(ids, [(0, 0), (0, 0), (0, longest - ids.shape[2])]), scores
-
-        sources = sources[:, :max_length]
-        branch = sum(tf.cast(tf.shape(sources)[1] > width, "int32") for width in widths[:-1])
-        branches = [functools.partial(of_width, width) for width in widths]
-        return tf.switch_case(branch, branches) if len(branches) > 1 else branches[0]()
-
     # functions of the graph, so that it has each search once
-    best = _graph(lambda sources: search(sources, None if translator.beams == 1 else 1), ([None, None], "int32"))
-    several = best if n_best == 1 else _graph(lambda sources: search(sources, n_best), ([None, None], "int32"))
+    def search(n):
+        return _graph(
+            lambda sources: translator.search(sources[:, :max_length], max_length, n), ([None, None], "int32")
+        )
+
+    best = search(None if translator.beams == 1 else 1)
+    several = best if n_best == 1 else search(n_best)
 
     def strings(ids, texts):
         """Ids (batch, n, length) → (batch, n) strings; what was blank stays empty."""
@@ -278,8 +269,8 @@ def ctranslate2(translator, folder, quantization=None, compare_on=None):
     if len(translator.models) != 1:
         raise ValueError(f"`translator` must have one model. Received: {len(translator.models)} models")
     spec = _ctranslate2_spec(translator.models[0], runtime.specs)
-    spec.register_source_vocabulary(_vocabulary(translator.source_tokenizer))
-    spec.register_target_vocabulary(_vocabulary(translator.target_tokenizer))
+    spec.register_source_vocabulary(vocabulary(translator.source_tokenizer))
+    spec.register_target_vocabulary(vocabulary(translator.target_tokenizer))
     spec.config.add_source_eos = True
     spec.validate()
     spec.optimize(quantization=quantization)
@@ -295,8 +286,8 @@ def ctranslate2(translator, folder, quantization=None, compare_on=None):
 def run_ctranslate2(folder, translator, num_threads=1):
     """A function string → string, by CTranslate2 and the tokenizers, beams and length penalty of a translator."""
     served = _ctranslate2().Translator(str(folder), intra_threads=num_threads)
-    names = _vocabulary(translator.source_tokenizer)
-    ids = {name: number for number, name in enumerate(_vocabulary(translator.target_tokenizer))}
+    names = vocabulary(translator.source_tokenizer)
+    ids = {name: number for number, name in enumerate(vocabulary(translator.target_tokenizer))}
     options = {"beam_size": translator.beams, "length_penalty": translator.options.get("length_penalty", 0.6)}
 
     def run(string):
@@ -365,7 +356,7 @@ def _ctranslate2_spec(model, specs):
     return spec
 
 
-def _vocabulary(tokenizer):
+def vocabulary(tokenizer):
     """Names of all tokens: the pieces of SentencePiece, and numbers where it has none."""
     specials = ["<pad>", "<s>", "</s>", "<unk>"]
     processor = getattr(tokenizer, "processor", None)

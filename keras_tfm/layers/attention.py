@@ -109,9 +109,7 @@ def attend(q, k, v, score=scaled_dot, mixing=soft, mask=None, bias=None, dropout
     weights = mixing(scores, mask)
     dropped = ops.cast(weights if dropout is None else dropout(weights), v.dtype)
     batch, heads, queries, keys = ops.shape(dropped)
-    mixed = ops.matmul(
-        backend.reshape(dropped, (batch, v.shape[2], heads // v.shape[2] * queries, keys)), _swapped(v)
-    )
+    mixed = ops.matmul(backend.reshape(dropped, (batch, v.shape[2], heads // v.shape[2] * queries, keys)), _swapped(v))
     context = _swapped(ops.reshape(mixed, (batch, heads, queries, v.shape[3])))
     if mask is None:
         return context, weights

@@ -66,7 +66,10 @@ class PositionalEncoding(keras.layers.Layer):
         length = ops.shape(x)[1]
         if positions is None:
             start = backend.whole("start", start)
-            positions, last = ops.expand_dims(ops.arange(length, dtype="int32") + start, 0), backend.known(start + length - 1)
+            positions, last = (
+                ops.expand_dims(ops.arange(length, dtype="int32") + start, 0),
+                backend.known(start + length - 1),
+            )
         else:
             positions = backend.whole("positions", positions)
             last = backend.known(ops.max(positions))

@@ -1,0 +1,108 @@
+"""The translator of dates that comes with the package, and every form that it can be exported to."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from conftest import once
+from test_export import IN_TENSORFLOW, ask
+
+from keras_tfm import cli, export, tasks
+from keras_tfm.text import END
+from keras_tfm.translator import Translator
+
+DATES = pathlib.Path(__file__).parent.parent / "saved_models/dates"
+SOURCES, TARGETS = zip(*tasks.dates(1000, "test"), strict=True)
+
+# Runs a LiteRT file with NumPy and the runtime alone: lists of ids in, lists of ids out.
+RUN_LITERT = """
+import json, sys
+for name in ("keras_tfm", "keras", "tensorflow"):
+    sys.modules[name] = None
+import numpy as np
+from ai_edge_litert.interpreter import Interpreter
+translate = Interpreter(sys.argv[1] + "/model.tflite", num_threads=1).get_signature_runner("translate")
+print(json.dumps([translate(ids=np.array([ids], "int32"))["ids"][0].tolist() for ids in json.load(sys.stdin)]))
+"""
+RUN_CTRANSLATE2 = """
+import json, sys
+for name in ("keras_tfm", "keras", "tensorflow"):
+    sys.modules[name] = None
+import ctranslate2
+translator = ctranslate2.Translator(sys.argv[1])
+found = translator.translate_batch(json.load(sys.stdin), beam_size=int(sys.argv[2]), length_penalty=0.6)
+print(json.dumps([result.hypotheses[0] for result in found]))
+"""
+
+
+def fresh(program, request, *arguments):
+    """What a program answers in a process of its own."""
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    run = subprocess.run(command, input=json.dumps(request), capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def by_litert(folder, translator, texts):
+    ids = [[*row, END] for row in translator.source_tokenizer.encode(list(texts))]
+    return translator.target_tokenizer.decode(fresh(RUN_LITERT, ids, folder))
+
+
+def by_saved_model(folder, texts):
+    ((_, found),) = ask(folder, ("serving_default", [text.encode() for text in texts]))[0].values()
+    return found
+
+
+def right(answers):
+    """Percentage of dates that are exactly right."""
+    return 100 * sum(map(str.__eq__, answers, TARGETS)) / len(answers)
+
+
+@pytest.mark.slow
+def test_it_reads_dates_that_it_has_never_seen():
+    assert right(Translator.load(DATES / "keras", beams=1, batch_size=128, max_length=64)(SOURCES)) > 99.5
+
+
+@once
+def test_what_is_shipped_is_small_and_right():
+    """Exported files, in processes of their own that cannot import this package."""
+    for form in ("saved_model", "litert"):
+        size = sum(file.stat().st_size for file in (DATES / form).rglob("*") if file.is_file())
+        assert size < 2e6, (form, size)
+    assert right(by_saved_model(DATES / "saved_model", SOURCES[:100])) == 100
+    assert right(by_litert(DATES / "litert", Translator.load(DATES / "keras"), SOURCES)) > 99.5
+
+
+@pytest.mark.usefixtures("one_width")
+def test_no_model_is_that_of_dates(tmp_path, monkeypatch, capsys):
+    (tmp_path / "dates").write_text("Mittwoch, 3. Mai 2023\n4 juillet 1999\n")
+    with open(tmp_path / "dates") as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        cli.run(["translate", "--beams", "1", "--max_length", "64"])
+    said = capsys.readouterr()
+    assert said.out == "2023-05-03\n1999-07-04\n" and "no MODEL: dates" in said.err
+
+
+@pytest.mark.slow
+@IN_TENSORFLOW
+@pytest.mark.parametrize("beams", [1, 4])
+def test_every_form_says_what_the_model_says(beams, tmp_path):
+    translator, texts = Translator.load(DATES / "keras", beams=beams, max_length=64), list(SOURCES[:100])
+    expected = translator(texts)
+    export.saved_model(translator, tmp_path / "saved_model")
+    assert by_saved_model(tmp_path / "saved_model", texts) == expected
+    found = {}
+    for precision in export.PRECISIONS:
+        export.litert(translator, tmp_path / precision, precision)
+        found[precision] = by_litert(tmp_path / precision, translator, SOURCES if precision == "int8" else texts)
+    assert found["float32"] == expected
+    assert sum(map(str.__eq__, found["float16"], expected)) >= 99
+    assert abs(right(found["int8"]) - right(translator(SOURCES))) <= 0.3
+    export.ctranslate2(translator, tmp_path / "ctranslate2")
+    names = export.vocabulary(translator.source_tokenizer)
+    rows = [[names[number] for number in row] for row in translator.source_tokenizer.encode(texts)]
+    ids = {name: number for number, name in enumerate(export.vocabulary(translator.target_tokenizer))}
+    answers = fresh(RUN_CTRANSLATE2, rows, tmp_path / "ctranslate2", beams)
+    assert translator.target_tokenizer.decode([[ids[name] for name in row] for row in answers]) == expected
