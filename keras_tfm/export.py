@@ -1,6 +1,7 @@
 """Export: a trained translator as something to ship.
 
-    saved_model(translator, folder)    strings → strings, for `tf.saved_model.load` and TensorFlow Serving
+    saved_model(translator, folder)    strings → strings, for `tf.saved_model.load` and TensorFlow Serving; so are
+                                       saved_classifier and saved_language_model for the other models
     litert(translator, folder)         ids → ids by builtin operators, for `keras_tfm.litert` and for phones
     ctranslate2(translator, folder)    weights for CTranslate2, which serves on processors
 
@@ -10,6 +11,7 @@ there and loaded here.
 
 import contextlib
 import functools
+import inspect
 import json
 import os
 import pathlib
@@ -22,7 +24,7 @@ import typing
 import keras
 import numpy as np
 
-from keras_tfm import text
+from keras_tfm import decoding, text
 from keras_tfm.arguments import one_of, positive
 from keras_tfm.litert import LiteRTTranslator
 from keras_tfm.text import END, PAD, START
@@ -53,19 +55,15 @@ def saved_model(translator, folder, n_best=None, max_length=None, compare_on=Non
         What the comparison found, a `Verdict`; None without one.
     """
     tf, place = _tensorflow(), _Replaced(folder)
-    module = tf.Module()
-    module.weights = [variable.value for model in translator.models for variable in model.variables]
     source, target = translator.source_tokenizer.in_graph(), translator.target_tokenizer.in_graph()
-    module.tokenizers = [source, target]
     max_length = min(positive("max_length", max_length or 128), translator.max_length)
     n_best = min(positive("n_best", n_best or translator.beams), translator.beams)
 
     def tokenized(texts):
         """Ids (batch, length) of texts, each row with its end token, and how many tokens of each were cut off."""
-        rows = source.tokenize(tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8"))
-        cut = tf.maximum(tf.cast(rows.row_lengths(), "int32") - (max_length - 1), 0)
+        rows, cut = _tokenized(source, texts, max_length - 1)
         ends = tf.fill([tf.size(texts), 1], END)
-        return tf.concat([rows[:, : max_length - 1], ends], axis=1).to_tensor(PAD), cut
+        return tf.concat([rows, ends], axis=1).to_tensor(PAD), cut
 
     # functions of the graph, so that it has each search once
     def search(n):
@@ -99,23 +97,115 @@ def saved_model(translator, folder, n_best=None, max_length=None, compare_on=Non
         sources = tokenized(texts)[0]
         return {"embeddings": translator.models[0].encode(sources), "mask": sources != PAD}
 
-    signatures = {
-        function.__name__: _graph(function, spec)
-        for function, spec in (
-            (serving_default, ([None], "string", "texts")),
-            (translate, ([None], "string", "texts")),
-            (tokens, ([None, None], "int32", "ids")),
-            (encode, ([None], "string", "texts")),
-        )
-    }
     with place as new:
-        tf.saved_model.save(module, str(new), signatures=signatures)
+        _save(new, translator.models, [source, target], serving_default, translate, tokens, encode)
         if compare_on is None:
             return None
         run = tf.saved_model.load(str(new)).signatures["serving_default"]
         return compare(
             new, lambda string: run(tf.constant([string]))["translation"].numpy()[0].decode(), translator, compare_on
         )
+
+
+def saved_classifier(model, tokenizer, folder, labels=None, max_length=128):
+    """Writes an `encoder_classifier` as a SavedModel, with its tokenizer inside.
+
+    Signatures, their inputs and outputs; a text without a token is read as its end:
+        serving_default: texts (batch,) → label (batch,) and probabilities (batch, classes).
+        tokens: ids (batch, length) → probabilities (batch, classes).
+        encode: texts (batch,) → embeddings (batch, model_dim).
+
+    Args:
+        model: an `encoder_classifier`, or any model from ids (batch, length) to logits that has `encode`.
+        tokenizer: what its ids came from.
+        folder: where to write; an earlier export is replaced, once all is written.
+        labels: names of the classes, by default their numbers.
+        max_length: tokens of the longest text; the end of others is cut off.
+    """
+    tf, place, source = _tensorflow(), _Replaced(folder), tokenizer.in_graph()
+    classes = model.output_shape[-1]
+    names = tf.constant([str(label) for label in (range(classes) if labels is None else labels)])
+    if len(names) != classes:
+        raise ValueError(f"`labels` must name each of the {classes} classes. Received: {labels=}")
+
+    def tokenized(texts):
+        rows, _ = _tokenized(source, texts, positive("max_length", max_length))
+        ends = tf.RaggedTensor.from_row_lengths(
+            tf.fill([tf.reduce_sum(tf.cast(rows.row_lengths() == 0, "int32"))], END),
+            tf.cast(rows.row_lengths() == 0, "int64"),
+        )
+        return tf.concat([rows, ends], axis=1).to_tensor(PAD)
+
+    def tokens(ids):
+        return {"probabilities": tf.nn.softmax(model(ids[:, :max_length]))}
+
+    def serving_default(texts):
+        probabilities = tokens(tokenized(texts))["probabilities"]
+        return {"label": tf.gather(names, tf.argmax(probabilities, axis=-1)), "probabilities": probabilities}
+
+    def encode(texts):
+        return {"embeddings": model.encode(tokenized(texts))}
+
+    with place as new:
+        _save(new, [model], [source], serving_default, tokens, encode)
+
+
+def saved_language_model(model, tokenizer, folder, max_length=128, **constraints):
+    """Writes a `decoder_lm` as a SavedModel that goes on with texts, greedily, with its tokenizer inside.
+
+    Signatures, their inputs and outputs:
+        serving_default: texts (batch,) → text (batch,), each with what the model says behind it.
+        tokens: ids (batch, length), zeros behind → ids (batch, max_length), zeros behind the end token.
+        encode: texts (batch,) → embeddings (batch, length, model_dim) and mask (batch, length).
+
+    Args:
+        model: a `decoder_lm`.
+        tokenizer: what its ids came from.
+        folder: where to write; an earlier export is replaced, once all is written.
+        max_length: tokens of the longest text, with what is said behind it.
+        **constraints: `no_repeat_ngram`, `forbidden`, … as of `keras_tfm.decoding.Constraints`.
+    """
+    tf, place, graph = _tensorflow(), _Replaced(folder), tokenizer.in_graph()
+    decoding.Constraints(max_length, **constraints)  # or an error before all the work
+
+    def tokenized(texts):
+        return _tokenized(graph, texts, max_length - 1)[0].to_tensor(PAD)
+
+    def tokens(ids):
+        room = tf.maximum(max_length - tf.shape(ids)[1], 0)
+        prefix = tf.ensure_shape(tf.pad(ids[:, :max_length], [(0, 0), (0, room)]), [None, max_length])
+        return {"ids": decoding.greedy(model.start, model.step, ids, max_length, prefix=prefix, **constraints)}
+
+    def serving_default(texts):
+        return {"text": graph.detokenize(tokens(tokenized(texts))["ids"])}
+
+    def encode(texts):
+        ids = tokenized(texts)
+        return {"embeddings": model.encode(ids), "mask": ids != PAD}
+
+    with place as new:
+        _save(new, [model], [graph], serving_default, tokens, encode)
+
+
+def _tokenized(tokenizer, texts, room):
+    """Ragged ids of texts, at most `room` of each, and how many were cut off."""
+    tf = _tensorflow()
+    rows = tokenizer.tokenize(tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8"))
+    return rows[:, :room], tf.maximum(tf.cast(rows.row_lengths(), "int32") - room, 0)
+
+
+def _save(folder, models, tokenizers, *functions):
+    """Writes functions of `texts` (batch,) or `ids` (batch, length) as the signatures of a SavedModel."""
+    tf = _tensorflow()
+    inputs = {"texts": ([None], "string", "texts"), "ids": ([None, None], "int32", "ids")}
+    signatures = {
+        function.__name__: _graph(function, inputs[next(iter(inspect.signature(function).parameters))])
+        for function in functions
+    }
+    module = tf.Module()
+    module.weights = [variable.value for model in models for variable in model.variables]
+    module.tokenizers = tokenizers
+    tf.saved_model.save(module, str(folder), signatures=signatures)
 
 
 # Word → what the converter is told.

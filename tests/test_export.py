@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from conftest import BACKEND, BYTES, array, spread
 
-from keras_tfm import export
-from keras_tfm.models import transformer
+from keras_tfm import decoding, export
+from keras_tfm.models import decoder_lm, encoder_classifier, transformer
 from keras_tfm.text import END, PAD, START, train_tokenizer
 from keras_tfm.translator import Translator
 
@@ -98,6 +98,43 @@ def test_a_saved_model_says_what_the_translator_says(kind, beams, tmp_path):
     assert odd["translations"][1][beams] == "" and odd["cut"][1][0] == 0 and odd["cut"][1][2] > 0
     assert odd["translations"][1][0] == ours(["a \ufffd dog"])[0]
     assert ours.target_tokenizer.decode(tokens["ids"][1]) == ours(["a dog"])
+
+
+@pytest.mark.slow
+@IN_TENSORFLOW
+def test_a_classifier_is_saved_with_its_labels(tmp_path):
+    model = spread(encoder_classifier(BYTES.vocab_size, 3, **SIZES), 0.5)
+    export.saved_classifier(model, BYTES, tmp_path / "model", labels=["bad", "fair", "good"], max_length=20)
+    texts = ["a dog", "🙂", "", "x" * 50]
+    rows = [ids[:20] or [END] for ids in BYTES.encode(texts)]
+    answers, none, embeddings = ask(
+        tmp_path / "model",
+        ("serving_default", [t.encode() for t in texts]),
+        ("serving_default", []),
+        ("encode", [b"a"]),
+    )
+    logits = np.concatenate([array(model(np.array([row]))) for row in rows])
+    expected = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    np.testing.assert_allclose(answers["probabilities"][1], expected, rtol=0, atol=1e-5)
+    assert answers["label"][1] == [["bad", "fair", "good"][n] for n in expected.argmax(-1)]
+    assert none["probabilities"][0] == [0, 3] and embeddings["embeddings"][0] == [1, 16]
+    with pytest.raises(ValueError, match="`labels` must name each of the 3 classes"):
+        export.saved_classifier(model, BYTES, tmp_path / "model", labels=["bad"])
+
+
+@pytest.mark.slow
+@IN_TENSORFLOW
+def test_a_language_model_goes_on_with_texts(tmp_path):
+    model = spread(decoder_lm(BYTES.vocab_size, **SIZES), 0.5)
+    export.saved_language_model(model, BYTES, tmp_path / "model", max_length=12, no_repeat_ngram=2)
+    texts = ["a dog", "", "x" * 50]
+    (answers, none) = ask(tmp_path / "model", ("serving_default", [t.encode() for t in texts]), ("serving_default", []))
+    prefix = np.zeros((3, 12), "int32")
+    for row, ids in zip(prefix, BYTES.encode(texts), strict=True):
+        row[: len(ids[:11])] = ids[:11]
+    expected = decoding.greedy(model.start, model.step, prefix, 12, prefix=prefix, no_repeat_ngram=2)
+    assert answers["text"][1] == BYTES.decode(array(expected)) and answers["text"][1][0].startswith("a dog")
+    assert none["text"] == [[0], []]
 
 
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="what the other backends say")
