@@ -76,6 +76,9 @@ def compiled(function, variables):
     return function
 
 
+slice_update = ops.slice_update  # which exports replace, where a runtime lacks its operator
+
+
 def reshape(x, shape):
     """`ops.reshape`, by which a graph does not work out the one size that it may not know."""
     known = [size for size in shape if isinstance(size, int)]

@@ -278,13 +278,13 @@ def add_plot(commands):
 def add_export(commands):
     parser = add_command(commands, export, "write a translator in a form to ship, and compare it with the model")
     parser.add_argument(
-        "--format", choices=("saved_model", "litert", "ctranslate2"), required=True, help="what to write"
+        "--format", choices=("saved_model", "litert", "ctranslate2", "onnx"), required=True, help="what to write"
     )
     parser.add_argument(
         "--out", type=pathlib.Path, required=True, help="folder to write; an earlier export is replaced"
     )
     parser.add_argument(
-        "--precision", choices=("float32", "float16", "int8"), default="float32", help="of LiteRT files"
+        "--precision", choices=("float32", "float16", "int8"), default="float32", help="of LiteRT and CTranslate2"
     )
     parser.add_argument("--texts", type=pathlib.Path, help="sentences to compare on, a line each; default: a few")
     add_decoding(parser, max_length=128, backends=("tensorflow",))
@@ -348,13 +348,13 @@ def export(model, format, out, precision, texts, **options):
     os.environ["KERAS_BACKEND"] = "tensorflow"
     from keras_tfm import export
 
-    if format == "saved_model" and precision != "float32":
-        raise ValueError(f"`precision` of a SavedModel must be float32. Received: precision={precision!r}")
+    if format in ("saved_model", "onnx") and precision != "float32":
+        raise ValueError(f"`precision` of {format} must be float32. Received: precision={precision!r}")
     translator = load_translator(model, **options)
     texts = list(_lines(texts)) if texts else list(SENTENCES)
     print(f"writing {out} and comparing it with the model, which takes a minute or two …", file=sys.stderr)
-    if format == "saved_model":
-        verdict = export.saved_model(translator, out, compare_on=texts)
+    if format in ("saved_model", "onnx"):
+        verdict = getattr(export, format)(translator, out, compare_on=texts)
     elif format == "litert":
         verdict = export.litert(translator, out, precision, compare_on=texts)
     else:

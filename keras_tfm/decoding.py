@@ -14,6 +14,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_tfm import backend
 from keras_tfm.arguments import one_of, positive
 from keras_tfm.text import END, PAD, START
 
@@ -213,7 +214,7 @@ def _one_by_one(start, step, sources, choose, max_length, constraints):
         logits, cache = step(tokens, position, cache)
         scores = constrain(_last(logits), position, written)
         tokens = ops.where(ops.expand_dims(done, 1), PAD, choose(scores, position))
-        written = ops.slice_update(written, (0, position), tokens)
+        written = backend.slice_update(written, (0, position), tokens)
         done = ops.logical_or(done, ops.logical_or(tokens[:, 0] == END, position >= constrain.last))
         return position + 1, tokens, done, written, cache
 
@@ -294,7 +295,7 @@ def beam_search(
         if attention:
             alive = {**alive, "coverage": alive["coverage"] + ops.reshape(attention[0], ops.shape(alive["coverage"]))}
         alive = {name: _take(x, parents) for name, x in alive.items()}
-        alive["ids"] = ops.slice_update(alive["ids"], (0, 0, position), ops.expand_dims(tokens, -1))
+        alive["ids"] = backend.slice_update(alive["ids"], (0, 0, position), ops.expand_dims(tokens, -1))
         cache = map_hypotheses(lambda x: _take_rows(x, parents), cache)
 
         ends = ops.logical_or(tokens == END, ops.reshape(position >= constrain.last, (-1, 1)))

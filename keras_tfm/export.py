@@ -4,8 +4,9 @@
                                        saved_classifier and saved_language_model for the other models
     litert(translator, folder)         ids → ids by builtin operators, for `keras_tfm.litert` and for phones
     ctranslate2(translator, folder)    weights for CTranslate2, which serves on processors
+    onnx(translator, folder)           encoder and decoder step, for ONNX Runtime
 
-The first two write TensorFlow graphs, so they need the TensorFlow backend. A model that was trained on JAX is saved
+All but CTranslate2's write TensorFlow graphs, so they need the TensorFlow backend. A model that was trained on JAX is saved
 there and loaded here.
 """
 
@@ -20,14 +21,16 @@ import statistics
 import tempfile
 import time
 import typing
+import warnings
 
 import keras
 import numpy as np
 
-from keras_tfm import decoding, text
+from keras_tfm import backend, decoding, text
 from keras_tfm.arguments import one_of, positive
 from keras_tfm.litert import LiteRTTranslator
 from keras_tfm.text import END, PAD, START
+from keras_tfm.translator import Translator
 
 
 def saved_model(translator, folder, n_best=None, max_length=None, compare_on=None):
@@ -205,7 +208,21 @@ def _save(folder, models, tokenizers, *functions):
     module = tf.Module()
     module.weights = [variable.value for model in models for variable in model.variables]
     module.tokenizers = tokenizers
-    tf.saved_model.save(module, str(folder), signatures=signatures)
+    with _replaced(backend, "slice_update", _slice_update):
+        tf.saved_model.save(module, str(folder), signatures=signatures)
+
+
+def _slice_update(x, starts, updates):
+    """`ops.slice_update` by an operator that needs no XLA, which TensorFlow Serving disables."""
+    tf = _tensorflow()
+    begin = tf.stack([tf.cast(start, "int32") for start in starts])
+    return tf.raw_ops.TensorStridedSliceUpdate(
+        input=x,
+        begin=begin,
+        end=begin + tf.shape(updates),
+        strides=tf.ones_like(begin),
+        value=tf.cast(updates, x.dtype),
+    )
 
 
 # Word → what the converter is told.
@@ -303,12 +320,13 @@ def _look_up(rows, scales, ids):
 
 @contextlib.contextmanager
 def _replaced(thing, name, value):
-    """Gives a thing an attribute of its own, for a while."""
+    """Gives a thing another attribute, for a while."""
+    own = vars(thing).get(name)
     setattr(thing, name, value)
     try:
         yield
     finally:
-        delattr(thing, name)
+        delattr(thing, name) if own is None else setattr(thing, name, own)
 
 
 def _shared_buffers(content):
@@ -446,6 +464,118 @@ def _ctranslate2_spec(model, specs):
     return spec
 
 
+def onnx(translator, folder, max_length=None, compare_on=None):
+    """Writes encoder and decoder step of a translator as ONNX files, by Keras' exporter, with its tokenizers beside.
+
+    `run_onnx` shows how to search with them; ids end with the end token:
+        encoder.onnx: ids (batch, length) → cache_00, cache_01, … of a decoder that has yet to see a token.
+        step.onnx: tokens (batch, 1), position (1,), cache_00, … → logits (batch, vocabulary), next_cache_00, …
+
+    Args:
+        translator: a `Translator`.
+        folder, max_length: as of `saved_model`.
+        compare_on: sentences that are translated greedily by what was written and by the model, before it stays.
+
+    Returns:
+        What the comparison found, a `Verdict`; None without one.
+    """
+    _tensorflow()
+    _onnx_packages()
+    place, max_length = _Replaced(folder), min(positive("max_length", max_length or 128), translator.max_length)
+    start, step = translator.steps()
+    structure = start(np.array([[END, END, END]], "int32"), max_length)
+    names = [f"cache_{number:02}" for number in range(len(keras.tree.flatten(structure)))]
+
+    def encode(inputs):
+        return dict(zip(names, keras.tree.flatten(start(inputs["ids"], max_length)), strict=True))
+
+    def decode_step(inputs):
+        cache = keras.tree.pack_sequence_as(structure, [inputs[name] for name in names])
+        logits, cache = step(inputs["tokens"], inputs["position"][0], cache)
+        next_names = (f"next_{name}" for name in names)
+        return {"logits": logits[:, -1], **dict(zip(next_names, keras.tree.flatten(cache), strict=True))}
+
+    inputs = {"tokens": ((None, 1), "int32"), "position": ((1,), "int32")}
+    for name, x in zip(names, keras.tree.flatten(structure), strict=True):  # 3 is the length of the source
+        inputs[name] = (None, *(None if size == 3 else size for size in x.shape[1:])), x.dtype.name
+    with place as new, _replaced(backend, "slice_update", _select_update):
+        _Function(encode, translator.models).write(new / "encoder.onnx", {"ids": ((None, None), "int32")})
+        _Function(decode_step, translator.models).write(new / "step.onnx", inputs)
+        text.save_tokenizer(translator.source_tokenizer, new / "source_tokenizer")
+        text.save_tokenizer(translator.target_tokenizer, new / "target_tokenizer")
+        if compare_on is None:
+            return None
+        tokenizers = translator.source_tokenizer, translator.target_tokenizer
+        greedy = Translator(translator.models, *tokenizers, beams=1, max_length=translator.max_length)
+        return compare(new, run_onnx(new, translator), greedy, compare_on)
+
+
+class _Function(keras.Model):
+    """A function of a dict of tensors as a model, which is what Keras exports."""
+
+    def __init__(self, function, models):
+        super().__init__(name="function")
+        self.function, self.models, self.built = function, models, True
+
+    def call(self, inputs):
+        return self.function(inputs)
+
+    def write(self, path, inputs):
+        import tensorflow as tf
+
+        signature = {name: tf.TensorSpec(shape, dtype, name) for name, (shape, dtype) in inputs.items()}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of NumPy, about how Keras asks for `np.object`
+            self.export(str(path), format="onnx", input_signature=[signature], verbose=False)
+
+
+def _select_update(x, starts, updates):
+    """`ops.slice_update` of one place along one axis, by operators that every runtime has."""
+    (axis,) = (axis for axis, start in enumerate(starts) if not isinstance(start, int))
+    places = keras.ops.reshape(
+        keras.ops.arange(keras.ops.shape(x)[axis]), [-1 if n == axis else 1 for n in range(len(starts))]
+    )
+    return keras.ops.where(places == starts[axis], updates, x)
+
+
+def run_onnx(folder, translator):
+    """A function string → string, greedy, by ONNX Runtime and the tokenizers of a translator."""
+    runtime = _onnx_packages()
+    encoder, step = (
+        runtime.InferenceSession(str(pathlib.Path(folder) / name), providers=["CPUExecutionProvider"])
+        for name in ("encoder.onnx", "step.onnx")
+    )
+    names = [x.name for x in step.get_inputs() if x.name.startswith("cache_")]
+
+    def run(string):
+        (row,) = translator.source_tokenizer.encode([string])
+        if not string.strip():
+            return ""
+        cache = dict(zip(names, encoder.run(names, {"ids": np.array([[*row, END]], "int32")}), strict=True))
+        tokens, written = np.array([[START]], "int32"), []
+        while len(written) < min(2 * len(row) + 18, translator.max_length):
+            place = {"tokens": tokens, "position": np.array([len(written)], "int32")}
+            logits, *caches = step.run(["logits", *(f"next_{name}" for name in names)], place | cache)
+            cache = dict(zip(names, caches, strict=True))
+            logits[:, [PAD, START]] = decoding.NEVER
+            tokens = logits.argmax(-1, keepdims=True).astype("int32")
+            if tokens[0, 0] == END:
+                break
+            written.append(int(tokens[0, 0]))
+        return translator.target_tokenizer.decode([written])[0]
+
+    return run
+
+
+def _onnx_packages():
+    try:
+        import onnxruntime
+        import tf2onnx  # noqa: F401, by which Keras converts
+    except ImportError as error:
+        raise ImportError("This export needs ONNX's packages: pip install 'keras_tfm[onnx]'") from error
+    return onnxruntime
+
+
 def vocabulary(tokenizer):
     """Names of all tokens: the pieces of SentencePiece, and numbers where it has none."""
     specials = ["<pad>", "<s>", "</s>", "<unk>"]
@@ -498,7 +628,7 @@ class _Replaced:
     def __init__(self, folder):
         self.folder = pathlib.Path(folder)
         files = {file.name for file in self.folder.iterdir()} if self.folder.exists() else set()
-        if files and not files & {"saved_model.pb", "model.tflite", "model.bin"}:
+        if files and not files & {"saved_model.pb", "model.tflite", "model.bin", "step.onnx"}:
             raise ValueError(f"`folder` must be new, empty or an earlier export. Received: {self.folder}, with {files}")
 
     def __enter__(self):

@@ -250,7 +250,7 @@ def test_what_is_exported_is_compared(folder, tmp_path, capsys):
     cli.run([*command, "--format", "litert"])
     assert "wrote" in (said := capsys.readouterr().out) and "5 of 5 sentences as the model translates them" in said
     assert {path.name for path in out.iterdir()} >= {"model.tflite", "translator.json"}
-    with pytest.raises(SystemExit, match="`precision` of a SavedModel must be float32"):
+    with pytest.raises(SystemExit, match="`precision` of saved_model must be float32"):
         cli.run([*command, "--format", "saved_model", "--precision", "int8"])
 
 

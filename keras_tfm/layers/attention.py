@@ -396,9 +396,9 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         q = self.in_room(q, cache, start)
         mask = ops.ones(ops.shape(x)[:2], dtype="bool") if mask is None else mask
         cache = {
-            "k": ops.slice_update(cache["k"], (0, 0, start, 0), _swapped(k)),
-            "v": ops.slice_update(cache["v"], (0, 0, start, 0), _swapped(v)),
-            "mask": ops.slice_update(cache["mask"], (0, start), mask),
+            "k": backend.slice_update(cache["k"], (0, 0, start, 0), _swapped(k)),
+            "v": backend.slice_update(cache["v"], (0, 0, start, 0), _swapped(v)),
+            "mask": backend.slice_update(cache["mask"], (0, start), mask),
         }
         k, v = _swapped(cache["k"]), _swapped(cache["v"])
         context = self.full_context(q, k, v, cache["mask"], attention_mask, start, training)

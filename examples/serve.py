@@ -1,0 +1,46 @@
+"""Serves an exported SavedModel over HTTP, by the requests and answers of TensorFlow Serving's REST API.
+
+    pip install 'keras_tfm[serve]' tensorflow tensorflow-text
+    SAVED_MODEL=saved_models/dates/saved_model python examples/serve.py --port 8501
+    curl -d '{"instances": ["3. Mai 2023"]}' localhost:8501/v1/models/translator:predict
+
+Requests have rows, and may name a signature: {"instances": […], "signature_name": "translate"}.
+"""
+
+import os
+
+from mosec import Server, ValidationError, Worker
+
+
+class Signatures(Worker):
+    def __init__(self):
+        import tensorflow as tf  # in the process of the worker alone
+        import tensorflow_text  # noqa: F401, operators of the tokenizers
+
+        self.tf, self.signatures = tf, tf.saved_model.load(os.environ["SAVED_MODEL"]).signatures
+        self.forward({"instances": ["a"]})  # so that the first request need not wait
+
+    def forward(self, request):
+        try:
+            signature = self.signatures[request.get("signature_name", "serving_default")]
+            ((name, spec),) = signature.structured_input_signature[1].items()
+            values = self.tf.constant(request["instances"], spec.dtype)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValidationError(repr(error)) from error
+        found = {name: readable(value.numpy().tolist()) for name, value in signature(**{name: values}).items()}
+        if len(found) == 1:
+            return {"predictions": next(iter(found.values()))}
+        return {"predictions": [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]}
+
+
+def readable(value):
+    """Strings for bytes, in lists of lists."""
+    if isinstance(value, list):
+        return [readable(item) for item in value]
+    return value.decode() if isinstance(value, bytes) else value
+
+
+if __name__ == "__main__":
+    server = Server()
+    server.append_worker(Signatures, timeout=60, route="/v1/models/translator:predict")
+    server.run()
