@@ -72,10 +72,13 @@ def compiled(function, variables):
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        return tf.function(function, jit_compile=True)
+        return tf.function(function, jit_compile=JIT_COMPILE)
     return function
 
 
+JIT_COMPILE = (
+    True  # whether TensorFlow's programs are compiled by XLA: slower to begin with, several times as fast then
+)
 slice_update = ops.slice_update  # which exports replace, where a runtime lacks its operator
 
 

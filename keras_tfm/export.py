@@ -6,8 +6,8 @@
     ctranslate2(translator, folder)    weights for CTranslate2, which serves on processors
     onnx(translator, folder)           encoder and decoder step, for ONNX Runtime
 
-All but CTranslate2's write TensorFlow graphs, so they need the TensorFlow backend. A model that was trained on JAX is saved
-there and loaded here.
+All but CTranslate2's write TensorFlow graphs, so they need the TensorFlow backend. A model that was trained on JAX is
+saved there and loaded here.
 """
 
 import contextlib

@@ -39,8 +39,9 @@ def same_seed():
 
 @pytest.fixture
 def one_width(monkeypatch):
-    """All sources of a translator have one width: fewer programs to compile."""
+    """All sources of a translator have one width, and TensorFlow no XLA: fewer programs to compile."""
     monkeypatch.setattr("keras_tfm.translator.WIDTHS", ())
+    monkeypatch.setattr("keras_tfm.backend.JIT_COMPILE", False)
 
 
 def normal(*shape, seed=0):

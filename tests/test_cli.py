@@ -52,7 +52,17 @@ def test_training_from_two_files(tmp_path):
     flags = ["--source", tmp_path / "source", "--target", tmp_path / "target", "--tokenizer", "bpe", "--separate"]
     flags += ["--valid-source", tmp_path / "source", "--valid-target", tmp_path / "target", "--vocab_size", 320]
     other = "jax" if BACKEND == "tensorflow" else "tensorflow"
-    out = ["--out", tmp_path / "run", "--backend", BACKEND, "--precision", "mixed_float16", "--bleu", 4]
+    out = [
+        "--out",
+        tmp_path / "run",
+        "--backend",
+        BACKEND,
+        "--precision",
+        "mixed_float16",
+        "--bleu",
+        4,
+        "--no-jit_compile",
+    ]
     run = keras_tfm("train", *flags, *SMALL.split(), *out, KERAS_BACKEND=other)
     assert run.returncode == 0, run.stderr
     assert f"{BACKEND}, " in run.stdout and "val_perplexity" in run.stdout

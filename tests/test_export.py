@@ -63,6 +63,7 @@ def translator(kind, **options):
 
 
 @IN_TENSORFLOW
+@pytest.mark.usefixtures("one_width")
 @pytest.mark.parametrize("kind, beams", [pytest.param("bytes", 1, marks=pytest.mark.slow), ("bpe", 3)])
 def test_a_saved_model_says_what_the_translator_says(kind, beams, tmp_path):
     ours = translator(kind, beams=beams, length_penalty=1.0)
@@ -165,6 +166,7 @@ print(json.dumps(LiteRTTranslator(sys.argv[1])(json.load(sys.stdin))))
 
 
 @IN_TENSORFLOW
+@pytest.mark.usefixtures("one_width")
 @pytest.mark.parametrize(
     "kind, beams, precision",
     [

@@ -3,6 +3,8 @@ from conftest import BACKEND, BYTES, spread
 
 from keras_tfm.litert import LiteRTTranslator
 
+pytestmark = pytest.mark.xdist_group("litert")  # one export for all
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
