@@ -2,6 +2,7 @@
 
 python benchmarks/export.py MODEL DATA [--sentences 100] [--beams 4]
 
+Then what a short translation takes beside a long one, whose search ends later.
 MODEL is a folder that `keras-tfm train` wrote, DATA holds `tok/` of Multi30k, of which the first of val are translated.
 """
 
@@ -16,6 +17,7 @@ os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
+import tensorflow as tf
 
 from keras_tfm import evaluation, export
 from keras_tfm.data import read_lines
@@ -34,6 +36,8 @@ def main():
     options = parser.parse_args()
     files = (options.data / f"tok/val.lc.norm.tok.{side}.gz" for side in ("en", "de"))
     sources, references = (list(read_lines(file))[: options.sentences] for file in files)
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
     translator = Translator.load(options.model, beams=options.beams, max_length=128)
     expected = translator(sources)
     with tempfile.TemporaryDirectory() as folder:
@@ -56,11 +60,34 @@ def main():
             same = sum(a == b for a, b in zip(found[name], expected, strict=True)) / len(expected)
             speed = statistics.median(speeds[name])
             print(f"| {name} | {size:.1f} | {bleu:.2f} | {same:.0%} | {speed:.1f} | {speed / base:.2f} |")
+        early_exit(translator, sources, {name: run for name, (run, _) in forms.items()})
+
+
+def early_exit(translator, sources, runs):
+    """Prints what a translation of some 5 tokens takes, beside one of some 60."""
+    texts = [" ".join(source.split()[:3]) for source in sources[:20]]
+    texts += [" ".join(sources[first : first + 4]) for first in range(0, min(40, len(sources)), 4)]
+    lengths = [len(ids) + 1 for ids in translator.target_tokenizer.encode(translator(texts))]
+    short, long = (min(range(len(texts)), key=lambda n: abs(lengths[n] - goal)) for goal in (5, 60))
+    print(f"\n| form | {lengths[short]} tokens | {lengths[long]} tokens | ratio |\n| --- | --- | --- | --- |")
+    for name, run in runs.items():
+        times = [statistics.median(timed(run, texts[n]) for _ in range(9)) for n in (short, long)]
+        print(f"| {name} | {1000 * times[0]:.1f} ms | {1000 * times[1]:.1f} ms | {times[0] / times[1]:.2f} |")
+
+
+def timed(run, text):
+    start = time.perf_counter()
+    run(text)
+    return time.perf_counter() - start
 
 
 def exported(translator, folder):
     """Name of each form → a function string → string, and its folder."""
     forms = {}
+    path = folder / "saved_model"
+    export.saved_model(translator, path)
+    signature = tf.saved_model.load(str(path)).signatures["serving_default"]
+    forms["SavedModel"] = (lambda text: signature(tf.constant([text]))["translation"].numpy()[0].decode()), path
     for precision in export.PRECISIONS:
         path = folder / f"litert-{precision}"
         export.litert(translator, path, precision)

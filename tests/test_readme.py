@@ -6,15 +6,17 @@ from conftest import once
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+SAVED_MODELS = (ROOT / "saved_models/README.md").read_text()
 
 
 def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", README + SAVED_MODELS, re.DOTALL)
 
 
 @once
 @pytest.mark.parametrize("code", blocks("python"), ids=lambda code: code.strip().splitlines()[-1][:40])
 def test_python_runs(code, tmp_path, monkeypatch):
+    (tmp_path / "saved_models").symlink_to(ROOT / "saved_models")
     monkeypatch.chdir(tmp_path)
     code = code.replace("50_000", "300").replace("num_shapes=4", "num_shapes=1").replace(": 2,", ": 1,")  # to save time
     exec(compile(code, "README.md", "exec"), {})
