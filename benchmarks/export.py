@@ -66,7 +66,7 @@ def main():
 def early_exit(translator, sources, runs):
     """Prints what a translation of some 5 tokens takes, beside one of some 60."""
     texts = [" ".join(source.split()[:3]) for source in sources[:20]]
-    texts += [" ".join(sources[first : first + 4]) for first in range(0, min(40, len(sources)), 4)]
+    texts += [" ".join(sources[first : first + count]) for count in (4, 6, 8) for first in range(0, 20, 4)]
     lengths = [len(ids) + 1 for ids in translator.target_tokenizer.encode(translator(texts))]
     short, long = (min(range(len(texts)), key=lambda n: abs(lengths[n] - goal)) for goal in (5, 60))
     print(f"\n| form | {lengths[short]} tokens | {lengths[long]} tokens | ratio |\n| --- | --- | --- | --- |")
