@@ -1,7 +1,7 @@
 """Serves an exported SavedModel over HTTP, by the requests and answers of TensorFlow Serving's REST API.
 
-    pip install 'keras_tfm[serve]' tensorflow tensorflow-text
-    SAVED_MODEL=saved_models/dates/saved_model python examples/serve.py --port 8501
+    pip install '.[serve,tensorflow,text]'
+    SAVED_MODEL=saved_models/dates/saved_model python examples/serve.py --address 127.0.0.1 --port 8501
     curl -d '{"instances": ["3. Mai 2023"]}' localhost:8501/v1/models/translator:predict
 
 Requests have rows, and may name a signature: {"instances": […], "signature_name": "translate"}.
@@ -25,9 +25,13 @@ class Signatures(Worker):
             signature = self.signatures[request.get("signature_name", "serving_default")]
             ((name, spec),) = signature.structured_input_signature[1].items()
             values = self.tf.constant(request["instances"], spec.dtype)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValidationError(repr(error)) from error
-        found = {name: readable(value.numpy().tolist()) for name, value in signature(**{name: values}).items()}
+            if len(values.shape) != len(spec.shape):
+                raise ValueError(request["instances"])
+            outputs = signature(**{name: values})
+        except (KeyError, TypeError, ValueError, AttributeError, self.tf.errors.OpError) as error:
+            rule = f"`instances` must be a list of what a signature takes, of {', '.join(self.signatures)}"
+            raise ValidationError(rule) from error
+        found = {name: readable(value.numpy().tolist()) for name, value in outputs.items()}
         if len(found) == 1:
             return {"predictions": next(iter(found.values()))}
         return {"predictions": [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]}

@@ -320,6 +320,8 @@ def translate(model, files, out, **options):
     for file in files:
         if not file.is_file():
             raise FileNotFoundError(f"{file}: there is no such file")
+    if model is not None and model.is_file():
+        raise ValueError(f"`model` must be a folder, and comes before the files. Received: {model}")
     if model is None:
         model = dates_model()
         print("no MODEL: dates in 10 languages, a line each, as 3. Mai 2023 → 2023-05-03", file=sys.stderr)
@@ -350,6 +352,7 @@ def export(model, format, out, precision, texts, **options):
 
     if format in ("saved_model", "onnx") and precision != "float32":
         raise ValueError(f"`precision` of {format} must be float32. Received: precision={precision!r}")
+    export.Replaced(out)  # or an error before all the work
     translator = load_translator(model, **options)
     texts = list(_lines(texts)) if texts else list(SENTENCES)
     print(f"writing {out} and comparing it with the model, which takes a minute or two …", file=sys.stderr)

@@ -57,7 +57,7 @@ def saved_model(translator, folder, n_best=None, max_length=None, compare_on=Non
     Returns:
         What the comparison found, a `Verdict`; None without one.
     """
-    tf, place = _tensorflow(), _Replaced(folder)
+    tf, place = _tensorflow(), Replaced(folder)
     source, target = translator.source_tokenizer.in_graph(), translator.target_tokenizer.in_graph()
     max_length = min(positive("max_length", max_length or 128), translator.max_length)
     n_best = min(positive("n_best", n_best or translator.beams), translator.beams)
@@ -119,13 +119,15 @@ def saved_classifier(model, tokenizer, folder, labels=None, max_length=128):
         encode: texts (batch,) → embeddings (batch, model_dim).
 
     Args:
-        model: an `encoder_classifier`, or any model from ids (batch, length) to logits that has `encode`.
+        model: an `encoder_classifier`.
         tokenizer: what its ids came from.
         folder: where to write; an earlier export is replaced, once all is written.
         labels: names of the classes, by default their numbers.
         max_length: tokens of the longest text; the end of others is cut off.
     """
-    tf, place, source = _tensorflow(), _Replaced(folder), tokenizer.in_graph()
+    tf, place = _tensorflow(), Replaced(folder)
+    _check(model, "encoder_classifier", tokenizer)
+    source = tokenizer.in_graph()
     classes = model.output_shape[-1]
     names = tf.constant([str(label) for label in (range(classes) if labels is None else labels)])
     if len(names) != classes:
@@ -165,10 +167,12 @@ def saved_language_model(model, tokenizer, folder, max_length=128, **constraints
         model: a `decoder_lm`.
         tokenizer: what its ids came from.
         folder: where to write; an earlier export is replaced, once all is written.
-        max_length: tokens of the longest text, with what is said behind it.
+        max_length: tokens of the longest text, with what is said behind it; what is longer is cut off before that.
         **constraints: `no_repeat_ngram`, `forbidden`, … as of `keras_tfm.decoding.Constraints`.
     """
-    tf, place, graph = _tensorflow(), _Replaced(folder), tokenizer.in_graph()
+    tf, place = _tensorflow(), Replaced(folder)
+    _check(model, "decoder_lm", tokenizer)
+    graph = tokenizer.in_graph()
     decoding.Constraints(max_length, **constraints)  # or an error before all the work
 
     def tokenized(texts):
@@ -188,6 +192,16 @@ def saved_language_model(model, tokenizer, folder, max_length=128, **constraints
 
     with place as new:
         _save(new, [model], [graph], serving_default, tokens, encode)
+
+
+def _check(model, builder, tokenizer):
+    if getattr(model, "builder", None) != builder:
+        raise ValueError(f"`model` must be a `{builder}`. Received: {getattr(model, 'builder', type(model).__name__)}")
+    if model.arguments["vocab_size"] < tokenizer.vocab_size:
+        raise ValueError(
+            f"`tokenizer` must have no more tokens than the model, {model.arguments['vocab_size']}. Received: "
+            f"{tokenizer.vocab_size}"
+        )
 
 
 def _tokenized(tokenizer, texts, room):
@@ -247,7 +261,7 @@ def litert(translator, folder, precision="float32", max_length=None, compare_on=
         precision: a word of `PRECISIONS`.
         max_length, compare_on: as of `saved_model`, which says what is returned, too.
     """
-    tf, place = _tensorflow(), _Replaced(folder)
+    tf, place = _tensorflow(), Replaced(folder)
     options = PRECISIONS[one_of("precision", precision, PRECISIONS)]
     max_length = min(positive("max_length", max_length or 128), translator.max_length)
     longest = min(2 * max_length + 16, translator.max_length)
@@ -297,14 +311,18 @@ def litert(translator, folder, precision="float32", max_length=None, compare_on=
         converter.optimizations = [getattr(tf.lite.Optimize, word) for word in options.get("optimizations", [])]
         converter.target_spec.supported_types = [getattr(tf, word) for word in options.get("types", [])]
         (new / "model.tflite").write_bytes(_shared_buffers(converter.convert()))
-        text.save_tokenizer(translator.source_tokenizer, new / "source_tokenizer")
-        text.save_tokenizer(translator.target_tokenizer, new / "target_tokenizer")
+        _save_tokenizers(translator, new)
         settings = {"max_length": max_length, "precision": precision, "beams": translator.beams}
         (new / "translator.json").write_text(json.dumps(settings, indent=1) + "\n")
         if compare_on is None:
             return None
         run = LiteRTTranslator(new)
         return compare(new, lambda string: run([string])[0], translator, compare_on)
+
+
+def _save_tokenizers(translator, folder):
+    text.save_tokenizer(translator.source_tokenizer, folder / "source_tokenizer")
+    text.save_tokenizer(translator.target_tokenizer, folder / "target_tokenizer")
 
 
 def _eight_bits(table):
@@ -373,7 +391,7 @@ def ctranslate2(translator, folder, quantization=None, compare_on=None):
         folder, compare_on: as of `saved_model`, which says what is returned, too.
         quantization: of CTranslate2, such as "int8" or "float16"; None keeps float32.
     """
-    place, runtime = _Replaced(folder), _ctranslate2()
+    place, runtime = Replaced(folder), _ctranslate2()
     if len(translator.models) != 1:
         raise ValueError(f"`translator` must have one model. Received: {len(translator.models)} models")
     spec = _ctranslate2_spec(translator.models[0], runtime.specs)
@@ -384,8 +402,7 @@ def ctranslate2(translator, folder, quantization=None, compare_on=None):
     spec.optimize(quantization=quantization)
     with place as new:
         spec.save(str(new))
-        text.save_tokenizer(translator.source_tokenizer, new / "source_tokenizer")
-        text.save_tokenizer(translator.target_tokenizer, new / "target_tokenizer")
+        _save_tokenizers(translator, new)
         if compare_on is None:
             return None
         return compare(new, run_ctranslate2(new, translator), translator, compare_on)
@@ -481,7 +498,7 @@ def onnx(translator, folder, max_length=None, compare_on=None):
     """
     _tensorflow()
     _onnx_packages()
-    place, max_length = _Replaced(folder), min(positive("max_length", max_length or 128), translator.max_length)
+    place, max_length = Replaced(folder), min(positive("max_length", max_length or 128), translator.max_length)
     start, step = translator.steps()
     structure = start(np.array([[END, END, END]], "int32"), max_length)
     names = [f"cache_{number:02}" for number in range(len(keras.tree.flatten(structure)))]
@@ -498,11 +515,12 @@ def onnx(translator, folder, max_length=None, compare_on=None):
     inputs = {"tokens": ((None, 1), "int32"), "position": ((1,), "int32")}
     for name, x in zip(names, keras.tree.flatten(structure), strict=True):  # 3 is the length of the source
         inputs[name] = (None, *(None if size == 3 else size for size in x.shape[1:])), x.dtype.name
-    with place as new, _replaced(backend, "slice_update", _select_update):
-        _Function(encode, translator.models).write(new / "encoder.onnx", {"ids": ((None, None), "int32")})
-        _Function(decode_step, translator.models).write(new / "step.onnx", inputs)
-        text.save_tokenizer(translator.source_tokenizer, new / "source_tokenizer")
-        text.save_tokenizer(translator.target_tokenizer, new / "target_tokenizer")
+    with place as new:
+        with _replaced(backend, "slice_update", _select_update):
+            _Function(encode, translator.models).write(new / "encoder.onnx", {"ids": ((None, None), "int32")})
+            _Function(decode_step, translator.models).write(new / "step.onnx", inputs)
+        _save_tokenizers(translator, new)
+        (new / "translator.json").write_text(json.dumps({"max_length": max_length}, indent=1) + "\n")
         if compare_on is None:
             return None
         tokenizers = translator.source_tokenizer, translator.target_tokenizer
@@ -540,9 +558,10 @@ def _select_update(x, starts, updates):
 
 def run_onnx(folder, translator):
     """A function string → string, greedy, by ONNX Runtime and the tokenizers of a translator."""
-    runtime = _onnx_packages()
+    runtime, folder = _onnx_packages(), pathlib.Path(folder)
+    max_length = json.loads((folder / "translator.json").read_text())["max_length"]
     encoder, step = (
-        runtime.InferenceSession(str(pathlib.Path(folder) / name), providers=["CPUExecutionProvider"])
+        runtime.InferenceSession(str(folder / name), providers=["CPUExecutionProvider"])
         for name in ("encoder.onnx", "step.onnx")
     )
     names = [x.name for x in step.get_inputs() if x.name.startswith("cache_")]
@@ -551,9 +570,10 @@ def run_onnx(folder, translator):
         (row,) = translator.source_tokenizer.encode([string])
         if not string.strip():
             return ""
-        cache = dict(zip(names, encoder.run(names, {"ids": np.array([[*row, END]], "int32")}), strict=True))
+        ids = np.array([[*row[: max_length - 1], END]], "int32")
+        cache = dict(zip(names, encoder.run(names, {"ids": ids}), strict=True))
         tokens, written = np.array([[START]], "int32"), []
-        while len(written) < min(2 * len(row) + 18, translator.max_length):
+        while len(written) < min(2 * ids.shape[1] + 16, max_length):
             place = {"tokens": tokens, "position": np.array([len(written)], "int32")}
             logits, *caches = step.run(["logits", *(f"next_{name}" for name in names)], place | cache)
             cache = dict(zip(names, caches, strict=True))
@@ -622,14 +642,19 @@ def _graph(function, *specs):
     return tf.function(function, input_signature=[tf.TensorSpec(*spec) for spec in specs], autograph=False)
 
 
-class _Replaced:
+class Replaced:
     """A new folder beside `folder`, which takes its place if all goes well."""
 
     def __init__(self, folder):
         self.folder = pathlib.Path(folder)
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"`folder` must be new, empty or an earlier export. Received: {self.folder}, a file")
         files = {file.name for file in self.folder.iterdir()} if self.folder.exists() else set()
         if files and not files & {"saved_model.pb", "model.tflite", "model.bin", "step.onnx"}:
-            raise ValueError(f"`folder` must be new, empty or an earlier export. Received: {self.folder}, with {files}")
+            raise ValueError(
+                "`folder` must be new, empty or an earlier export. "
+                f"Received: {self.folder}, with {', '.join(sorted(files))}"
+            )
 
     def __enter__(self):
         self.new = self.folder.absolute().parent / f".{self.folder.name}.unfinished"

@@ -221,6 +221,8 @@ def test_a_reader_may_stop_reading(folder, tmp_path):
 def test_a_missing_file_is_named(folder):
     with pytest.raises(SystemExit, match=r"no/such: there is no such file"):
         cli.run(["translate", str(folder), "no/such"])
+    with pytest.raises(SystemExit, match=r"`model` must be a folder, and comes before the files"):
+        cli.run(["translate", __file__])
 
 
 def test_nothing_comes_from_an_empty_file(folder, tmp_path, capsys):

@@ -119,8 +119,13 @@ def test_a_classifier_is_saved_with_its_labels(tmp_path):
     np.testing.assert_allclose(answers["probabilities"][1], expected, rtol=0, atol=1e-5)
     assert answers["label"][1] == [["bad", "fair", "good"][n] for n in expected.argmax(-1)]
     assert none["probabilities"][0] == [0, 3] and embeddings["embeddings"][0] == [1, 16]
-    with pytest.raises(ValueError, match="`labels` must name each of the 3 classes"):
-        export.saved_classifier(model, BYTES, tmp_path / "model", labels=["bad"])
+    for other, options, message in (
+        (model, {"labels": ["bad"]}, "`labels` must name each of the 3 classes"),
+        (decoder_lm(BYTES.vocab_size, **SIZES), {}, "`model` must be a `encoder_classifier`. Received: decoder_lm"),
+        (encoder_classifier(10, 3, **SIZES), {}, "`tokenizer` must have no more tokens than the model, 10"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            export.saved_classifier(other, BYTES, tmp_path / "model", **options)
 
 
 @pytest.mark.slow

@@ -67,7 +67,8 @@ def test_a_server_answers_over_http(tmp_path):
         assert post(address, instances=TEXTS) == (200, {"predictions": DATES})
         status, answer = post(address, instances=TEXTS, signature_name="translate")
         assert status == 200 and [row["translations"][0] for row in answer["predictions"]] == DATES
-        assert post(address, instances=TEXTS, signature_name="none")[0] == 422
+        for bad in ({"instances": TEXTS, "signature_name": "none"}, {"instances": "a"}, {"instances": [TEXTS]}, {}):
+            assert post(address, **bad)[0] == 422, bad
     with pytest.raises(OSError):
         post(address, instances=TEXTS)
 
