@@ -77,7 +77,7 @@ def compiled(function, variables):
 
 
 JIT_COMPILE = (
-    True  # whether TensorFlow's programs are compiled by XLA: slower to begin with, several times as fast then
+    True  # whether XLA compiles TensorFlow's programs: slower to begin with, faster then
 )
 slice_update = ops.slice_update  # which exports replace, where a runtime lacks its operator
 
