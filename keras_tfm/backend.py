@@ -76,9 +76,7 @@ def compiled(function, variables):
     return function
 
 
-JIT_COMPILE = (
-    True  # whether XLA compiles TensorFlow's programs: slower to begin with, faster then
-)
+JIT_COMPILE = True  # whether XLA compiles TensorFlow's programs: slower to begin with, faster then
 slice_update = ops.slice_update  # which exports replace, where a runtime lacks its operator
 
 
