@@ -172,19 +172,20 @@ def highest(x, k):
     """
     rows, size = ops.shape(x)[0], x.shape[1]
     count = _chunks(size)
-    width = size // count
     if count <= k:
         values, places = ops.top_k(x, k)
         return values, ops.cast(places, "int32")
-    whole = x if count * width == size else x[:, : count * width]
-    chunks = ops.reshape(whole, (rows, count, width))
-    best = ops.cast(ops.top_k(ops.max(chunks, axis=-1), k)[1], "int32")  # (rows, k)
-    ids = ops.reshape(ops.expand_dims(best, 2) * width + np.arange(width, dtype="int32"), (rows, k * width))
-    values = ops.reshape(_take(chunks, best), (rows, k * width))
-    if whole is not x:  # what is left behind the last whole chunk
-        rest = ops.broadcast_to(np.arange(count * width, size, dtype="int32"), (rows, size - count * width))
-        values, ids = ops.concatenate([values, x[:, count * width :]], axis=1), ops.concatenate([ids, rest], axis=1)
-    values, places = ops.top_k(values, k)
+    width = -(-size // count)
+    if count * width > size:
+        x = ops.pad(x, [(0, 0), (0, count * width - size)], constant_values=-np.inf)
+    maxima = ops.reshape(x, (rows, width, count))  # a chunk is every count-th of a row
+    while (width := maxima.shape[1]) > 1:  # XLA is slow to reduce short axes; halves may overlap
+        half = (width + 1) // 2
+        maxima = ops.maximum(maxima[:, :half], maxima[:, width - half :])
+    best = ops.cast(ops.top_k(ops.squeeze(maxima, axis=1), k)[1], "int32")  # (rows, k)
+    ids = ops.expand_dims(best, 1) + np.arange(0, size, count, dtype="int32")[:, None]
+    ids = ops.reshape(ids, (rows, ids.shape[1] * k))
+    values, places = ops.top_k(_take(x, ids), k)
     return values, _take(ids, places)
 
 

@@ -1,10 +1,13 @@
+from functools import partial
+
 import numpy as np
 import pytest
-from conftest import BACKEND, TOLERANCE, assert_close, compiled, gradients, normal
+from conftest import BACKEND, PRECISIONS, TOLERANCE, assert_close, compiled, gradients, normal, spread
 from keras import ops
 
 from keras_tfm import backend
-from keras_tfm.layers import MultiHeadSelfAttention, attend, masks
+from keras_tfm.layers import FeedForward, MultiHeadSelfAttention, attend, masks
+from keras_tfm.models.transformer import TokenEmbedding
 
 LENGTH = 6
 MASK = np.array([[1, 1, 1, 1, 0, 0], [0, 1, 0, 1, 1, 1]], bool)
@@ -73,3 +76,21 @@ def test_cudnn_path_is_exact_for_any_mask():
         assert_close(compiled(kernel)(q, k, v), compiled(exact)(q, k, v), TOLERANCE["mixed_bfloat16"])
         for ours, theirs in zip(gradients(kernel, q, k, v), gradients(exact, q, k, v), strict=True):
             assert_close(ours, theirs, TOLERANCE["mixed_bfloat16"])
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS)
+@pytest.mark.parametrize("make", [partial(FeedForward, 24, "swiglu"), partial(TokenEmbedding, 40, 16)])
+def test_few_rows_come_out_as_among_many(make, dtype, monkeypatch):
+    found, product = [], backend.product_of_few
+    monkeypatch.setattr(backend, "product_of_few", lambda *x, **y: found.append(product(*x, **y)) or found[-1])
+    layer = make(dtype=dtype)
+    options = {"reverse": True} if isinstance(layer, TokenEmbedding) else {}
+    x = normal(8, 5, 16)
+    layer.build(x.shape)
+    spread(layer)
+    program = backend.compiled(lambda x, size: layer(x, **options), layer.variables)
+    many, few = program(x, 0), program(x[:2], 0)
+    turned = [x is not None for x in found]
+    assert turned == sorted(turned) and sum(turned) == len(turned) / 2
+    assert few.dtype == many.dtype
+    assert_close(few, many[:2], TOLERANCE[dtype])

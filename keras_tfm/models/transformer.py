@@ -5,7 +5,7 @@ import math
 import keras
 from keras import ops
 
-from keras_tfm import recording
+from keras_tfm import backend, recording
 from keras_tfm.arguments import one_of, positive, rate
 from keras_tfm.layers import PositionalEncoding, TransformerDecoderBlock, TransformerEncoderBlock, masks
 from keras_tfm.layers.blocks import NORMS
@@ -20,7 +20,6 @@ PRESETS = {
     "deep": {"num_layers": 12, "num_decoder_layers": 1, "model_dim": 512, "num_heads": 8, "ff_dim": 2048},
 }
 ENCODINGS = ("sinusoidal", "learned", "index")
-FEW = 16  # rows
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
@@ -30,13 +29,8 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
     def call(self, inputs, reverse=False):
         if not reverse:
             return self.lookup(inputs) * math.sqrt(self.output_dim)
-        if inputs.shape[1] != 1 or (inputs.shape[0] or 1) > FEW or not self.tie_weights:
-            return super().call(inputs, reverse=True)
-        # Of few tokens, table × features takes half the time of features × table, of many longer. XLA would turn it
-        # round again, but for the maximum; no logit is so low.
-        table, x = (ops.cast(x, self.compute_dtype) for x in (self.embeddings, ops.squeeze(inputs, axis=1)))
-        logits = ops.transpose(ops.maximum(ops.matmul(table, ops.transpose(x)), -6e4))
-        return ops.expand_dims(logits, axis=1)
+        few = backend.product_of_few(inputs, table=self.embeddings) if self.tie_weights else None
+        return super().call(inputs, reverse=True) if few is None else few
 
     def lookup(self, ids):
         return super().call(ids)
