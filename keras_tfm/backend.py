@@ -8,6 +8,7 @@ from keras import ops
 
 # Keras has no public reader for the mask that it attaches to a tensor; JAX tracers keep theirs in a side table.
 from keras.src.backend import get_keras_mask as get_keras_mask
+from keras.src.backend import set_keras_mask
 
 
 def fused_attention(q, k, v, key_mask=None, causal=False):
@@ -112,7 +113,23 @@ def product_of_few(x, kernel=None, table=None):
     return ops.reshape(found, (*x.shape[:-1], table.shape[0]))
 
 
+def maxima(x):
+    """Maxima of columns: (rows, n, columns) → (rows, columns). XLA is faster to compare halves than to reduce."""
+    if not _XLA.get():
+        return ops.max(x, axis=1)
+    while (size := x.shape[1]) > 1:
+        half = (size + 1) // 2  # they may overlap
+        x = ops.maximum(x[:, :half], x[:, size - half :])
+    return ops.squeeze(x, axis=1)
+
+
 slice_update = ops.slice_update  # which exports replace, where a runtime lacks its operator
+
+
+def without_mask(x):
+    """`x`, from which Keras' mask has been taken."""
+    set_keras_mask(x, None)
+    return x
 
 
 def reshape(x, shape):

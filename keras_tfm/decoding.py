@@ -57,7 +57,7 @@ class Constraints:
     def __call__(self, scores, position, written):
         """Scores (rows, v) of what may stand at `position`, behind what is written (rows, l)."""
         vocabulary = np.arange(scores.shape[-1])
-        allowed = ops.minimum(scores, np.where(np.isin(vocabulary, self.forbidden), NEVER, -NEVER).astype("float32"))
+        allowed = scores + np.where(np.isin(vocabulary, self.forbidden), NEVER, 0).astype("float32")
         if self.min_length > 1:
             too_early = ops.logical_and(vocabulary == END, position < self.min_length - 1)
             allowed = ops.where(too_early, NEVER, allowed)
@@ -178,13 +178,10 @@ def highest(x, k):
     width = -(-size // count)
     if count * width > size:
         x = ops.pad(x, [(0, 0), (0, count * width - size)], constant_values=-np.inf)
-    maxima = ops.reshape(x, (rows, width, count))  # a chunk is every count-th of a row
-    while (width := maxima.shape[1]) > 1:  # XLA is slow to reduce short axes; halves may overlap
-        half = (width + 1) // 2
-        maxima = ops.maximum(maxima[:, :half], maxima[:, width - half :])
-    best = ops.cast(ops.top_k(ops.squeeze(maxima, axis=1), k)[1], "int32")  # (rows, k)
+    maxima = backend.maxima(ops.reshape(x, (rows, width, count)))  # a chunk is every count-th of a row
+    best = ops.cast(ops.top_k(maxima, k)[1], "int32")  # (rows, k)
     ids = ops.expand_dims(best, 1) + np.arange(0, size, count, dtype="int32")[:, None]
-    ids = ops.reshape(ids, (rows, ids.shape[1] * k))
+    ids = ops.reshape(ids, (rows, width * k))
     values, places = ops.top_k(_take(x, ids), k)
     return values, _take(ids, places)
 

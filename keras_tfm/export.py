@@ -28,7 +28,9 @@ import numpy as np
 
 from keras_tfm import backend, decoding, text
 from keras_tfm.arguments import one_of, positive
+from keras_tfm.layers import MultiHeadSelfAttention, masks
 from keras_tfm.litert import LiteRTTranslator
+from keras_tfm.models.transformer import TokenEmbedding
 from keras_tfm.text import END, PAD, START
 from keras_tfm.translator import Translator
 
@@ -250,7 +252,7 @@ PRECISIONS = {
 def litert(translator, folder, precision="float32", max_length=None, compare_on=None):
     """Writes a translator as a LiteRT file of builtin operators, with its tokenizers and `translator.json` beside it.
 
-    Signatures of `model.tflite`, for one sentence at a time; ids end with the end token:
+    Signatures of `model.tflite`, for one sentence at a time; ids end with the end token, and have no padding:
         translate: ids (1, length) → ids (1, longest), zeros behind the end token, by the search of the translator.
         encode: ids (1, length) → cache_0, cache_1, … of a decoder that has yet to see a token.
         decode_step: tokens (1, 1), position (1,), cache_0, … → logits (1, vocabulary), cache_0, …
@@ -283,6 +285,7 @@ def litert(translator, folder, precision="float32", max_length=None, compare_on=
             with keras.StatelessScope(state_mapping=constants), contextlib.ExitStack() as stack:
                 for layer, lookup in lookups.items():
                     stack.enter_context(_replaced(layer, "lookup", lookup))
+                stack.enter_context(_lean())
                 return function(*arguments)
 
         return run
@@ -318,6 +321,37 @@ def litert(translator, folder, precision="float32", max_length=None, compare_on=
             return None
         run = LiteRTTranslator(new)
         return compare(new, lambda string: run([string])[0], translator, compare_on)
+
+
+@contextlib.contextmanager
+def _lean():
+    """Leaves out of a graph what one sentence at a time does not need: padding, and checks that a search passes."""
+    causal, found = masks.causal, {}
+
+    def one_for_all(query_len, key_len, start=0):  # layers, whose caches have the same room
+        if id(start) not in found:
+            found[id(start)] = start, causal(query_len, key_len, start)
+        return found[id(start)][1]
+
+    with contextlib.ExitStack() as stack:
+        for thing, name, value in (
+            (TokenEmbedding, "compute_mask", lambda *_: None),
+            (MultiHeadSelfAttention, "in_room", lambda self, q, *_: q),
+            (masks, "causal", one_for_all),
+            (backend, "fused_attention", lambda *_: None),
+            (keras.layers.LayerNormalization, "call", _normalised),
+            (keras.ops, "take", _tensorflow().gather),  # without a look for negative places
+        ):
+            stack.enter_context(_replaced(thing, name, value))
+        yield
+
+
+def _normalised(layer, x):
+    """Keras' layer norm by fewer operators."""
+    ops = keras.ops
+    x = x - ops.mean(x, axis=-1, keepdims=True)
+    scale = ops.rsqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + layer.epsilon)
+    return x * scale * layer.gamma + layer.beta
 
 
 def _save_tokenizers(translator, folder):

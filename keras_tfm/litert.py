@@ -31,11 +31,11 @@ class LiteRTTranslator:
         self.signature = self.interpreter.get_signature_runner("translate")
 
     def __call__(self, texts):
-        """Strings → strings."""
-        return [
-            self._translated(string, ids)
-            for string, ids in zip(texts, self.source_tokenizer.encode(texts), strict=True)
-        ]
+        """Strings → strings; one by one, those of a length together, since the runtime gets ready for each length."""
+        rows, found = self.source_tokenizer.encode(texts), {}
+        for place in sorted(range(len(rows)), key=lambda place: len(rows[place])):
+            found[place] = self._translated(texts[place], rows[place])
+        return [found[place] for place in range(len(rows))]
 
     def _translated(self, string, ids):
         if not string.strip():

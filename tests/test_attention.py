@@ -94,6 +94,19 @@ def test_cached_equals_full(options):
     assert_close(np.concatenate(steps, axis=1), full, tolerance)
 
 
+@pytest.mark.parametrize("window", [None, 2])
+@pytest.mark.parametrize("positions", SCHEMES)
+def test_a_cache_of_tokens_alone_needs_no_mask(positions, window):
+    layer = cached_layer(causal=True, positions=positions, window=window)
+    cache = layer.empty_cache(BATCH, LENGTH + 2, masked=False)
+    first, cache = layer(X[:, :3], cache=cache)
+    second, cache = layer(X[:, 3:], cache=cache, start=ops.convert_to_tensor(3))
+    assert set(cache) == {"k", "v"}
+    assert_close(np.concatenate([first, second], axis=1), layer(X))
+    with pytest.raises(ValueError, match="masked=False"):
+        layer(X[:, :1], mask=MASK[:, :1], cache=cache, start=LENGTH)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
     "score, positions",

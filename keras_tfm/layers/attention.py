@@ -319,18 +319,21 @@ class MultiHeadAttention(masks.MaskedLayer):
                     return context
         return self.full_context(q, k, v, key_mask, attention_mask, training=training)
 
-    def full_context(self, q, k, v, key_mask, attention_mask, start=0, training=None):
-        lengths = ops.shape(q)[1], ops.shape(k if key_mask is None else key_mask)[1]
+    def full_context(self, q, k, v, key_mask, attention_mask, start=0, training=None, room=None):
+        lengths = ops.shape(q)[1], ops.shape(k)[1] if room is None else room
         past = masks.causal(*lengths, start) if self.causal else None
         near = masks.window(*lengths, self.window, start) if self.window else None
+        if key_mask is None and attention_mask is None:  # each query sees itself at least, which is simpler
+            return self.weigh(q, k, v, None, start, training, hidden=masks.hidden(masks.combine(past, near, rank=4)))
         return self.weigh(q, k, v, masks.combine(key_mask, past, near, attention_mask), start, training)
 
-    def weigh(self, q, k, v, mask, start=0, training=None):
+    def weigh(self, q, k, v, mask, start=0, training=None, hidden=None):
         score = partial(SCORES[self.score][0], **self.score_weights)
-        bias = None
+        bias = hidden
         if self.scheme.bias is not None:
             distance = masks.distance(ops.shape(q)[1], ops.shape(k)[1], start)
             bias = self.scheme.bias(distance, self.num_heads, self.causal, **self.position_weights)
+            bias = bias if hidden is None else ops.cast(bias, "float32") + hidden
         dropout = partial(self.dropout, training=training) if self.dropout else None
         context, weights = attend(q, k, v, score, MIXINGS[self.mixing], mask, bias, dropout)
         if recording.recording():
@@ -394,24 +397,28 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         if cache is None:
             return self.finish(self.context(q, k, v, mask, attention_mask, training), mask)
         q = self.in_room(q, cache, start)
-        mask = ops.ones(ops.shape(x)[:2], dtype="bool") if mask is None else mask
-        cache = {
+        new = {
             "k": backend.slice_update(cache["k"], (0, 0, start, 0), _swapped(k)),
             "v": backend.slice_update(cache["v"], (0, 0, start, 0), _swapped(v)),
-            "mask": backend.slice_update(cache["mask"], (0, start), mask),
         }
-        k, v = _swapped(cache["k"]), _swapped(cache["v"])
-        context = self.full_context(q, k, v, cache["mask"], attention_mask, start, training)
-        return self.finish(context, mask), cache
+        if "mask" in cache:
+            tokens = ops.ones(ops.shape(x)[:2], dtype="bool") if mask is None else mask
+            new["mask"] = backend.slice_update(cache["mask"], (0, start), tokens)
+        elif mask is not None:
+            raise ValueError("`mask` must not be given beside a cache of tokens alone, masked=False. Received: both")
+        k, v, room = _swapped(new["k"]), _swapped(new["v"]), ops.shape(new["k"])[2]
+        context = self.full_context(q, k, v, new.get("mask"), attention_mask, start, training, room)
+        return self.finish(context, mask), new
 
-    def empty_cache(self, batch_size, max_length):
-        """Room for keys and values (batch, kv_heads, max_length, head_dim), and for which of them are tokens.
+    def empty_cache(self, batch_size, max_length, masked=True):
+        """Room for keys and values (batch, kv_heads, max_length, head_dim), and if `masked` for which are tokens.
 
         Heads come first, since a matrix product of each step would else begin by moving the whole cache that way.
         """
         self.check_built("empty_cache")
         zeros = ops.zeros((batch_size, self.num_kv_heads, max_length, self.head_dim), dtype=self.compute_dtype)
-        return {"k": zeros, "v": zeros, "mask": ops.zeros((batch_size, max_length), dtype="bool")}
+        cache = {"k": zeros, "v": zeros}
+        return {**cache, "mask": ops.zeros((batch_size, max_length), dtype="bool")} if masked else cache
 
     def in_room(self, q, cache, start):
         """The queries, if the cache has room for them; if only a run can know, NaN rather than a wrong place."""

@@ -174,11 +174,14 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
         x = self.feed_forward_residual.join(x, self.feed_forward)
         return x if cache is None else (x, new_cache)
 
-    def make_cache(self, batch_size, max_length, memory=None, memory_mask=None):
-        """For decoding up to `max_length` tokens: its `self` changes at each step, its `memory` stays."""
+    def make_cache(self, batch_size, max_length, memory=None, memory_mask=None, masked=True):
+        """For decoding up to `max_length` tokens: its `self` changes at each step, its `memory` stays.
+
+        If not `masked`, all that is written is taken for tokens, and calls have no `mask`.
+        """
         self.check_built("make_cache")
         self._check_memory(memory, memory_mask)
-        cache = {"self": self.attention.empty_cache(batch_size, max_length)}
+        cache = {"self": self.attention.empty_cache(batch_size, max_length, masked)}
         return cache if memory is None else {**cache, "memory": self.memory_attention.memory_cache(memory, memory_mask)}
 
     def _check_memory(self, memory, memory_mask, cache=None):

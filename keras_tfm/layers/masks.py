@@ -71,6 +71,15 @@ def combine(*masks, rank=0):
     return combined
 
 
+def hidden(mask):
+    """What to add to scores, instead of a mask that leaves each query some key: 0, or -1e30 where the mask is False.
+
+    >>> ops.convert_to_numpy(hidden([[True, False]])).tolist()
+    [[0.0, -1.0000000150474662e+30]]
+    """
+    return None if mask is None else ops.cast(ops.logical_not(mask), "float32") * -1e30
+
+
 def merge(x, mask=None):
     """AND of the mask that Keras attached to `x` and the one given, either of which may be None."""
     attached = get_keras_mask(x)

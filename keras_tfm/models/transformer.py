@@ -120,7 +120,8 @@ class Stack:
         return self.norm(x) if cache is None else (self.norm(x), new_cache)
 
     def make_cache(self, batch_size, max_length, memory=None):
-        return [block.make_cache(batch_size, max_length, memory) for block in self.blocks]
+        """Of all blocks, for tokens alone: what follows the end of a hypothesis may be anything."""
+        return [block.make_cache(batch_size, max_length, memory, masked=False) for block in self.blocks]
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
@@ -201,7 +202,7 @@ def transformer(vocab_size, target_vocab_size=None, num_decoder_layers=None, tie
         return decoder.make_cache(ops.shape(sources)[0], max_length, encode(sources))
 
     def step(tokens, position, cache):
-        x, cache = decoder(embed_target(tokens), cache=cache, start=position)
+        x, cache = decoder(backend.without_mask(embed_target(tokens)), cache=cache, start=position)
         return embed_target(x, reverse=True), cache
 
     def step_and_attention(tokens, position, cache):
@@ -272,7 +273,7 @@ def decoder_lm(vocab_size, tied_output=True, **options):
         return decoder.make_cache(ops.shape(sources)[0], max_length)
 
     def step(tokens, position, cache):
-        x, cache = decoder(embed(tokens), cache=cache, start=position)
+        x, cache = decoder(backend.without_mask(embed(tokens)), cache=cache, start=position)
         return embed(x, reverse=True), cache
 
     arguments = {"vocab_size": vocab_size, "tied_output": tied_output, **options}
