@@ -1,4 +1,4 @@
-"""Exported forms of a translator side by side: the same weights and sentences, one thread, one sentence at a time.
+"""Exported forms of a translator side by side: the same weights and sentences, one thread, batches of one.
 
 python benchmarks/export.py MODEL DATA [--sentences 100] [--beams 4]
 
@@ -47,7 +47,7 @@ def main():
         for _ in range(ROUNDS):  # by turns, since machines are noisy
             for name, (run, _) in forms.items():
                 start = time.perf_counter()
-                found[name] = [run(source) for source in sources]
+                found[name] = run(sources)
                 speeds[name].append(len(sources) / (time.perf_counter() - start))
                 bar.add(1)
         print(f"\n{len(sources)} sentences of val, beam {options.beams}, one thread\n")
@@ -77,26 +77,32 @@ def early_exit(translator, sources, runs):
 
 def timed(run, text):
     start = time.perf_counter()
-    run(text)
+    run([text])
     return time.perf_counter() - start
 
 
 def exported(translator, folder):
-    """Name of each form → a function string → string, and its folder."""
+    """Name of each form → a function strings → strings that translates one by one, and its folder."""
     forms = {}
+
+    def one_by_one(run):
+        return lambda texts: [run(text) for text in texts]
+
     path = folder / "saved_model"
     export.saved_model(translator, path)
     signature = tf.saved_model.load(str(path)).signatures["serving_default"]
-    forms["SavedModel"] = (lambda text: signature(tf.constant([text]))["translation"].numpy()[0].decode()), path
+    forms["SavedModel"] = (
+        one_by_one(lambda text: signature(tf.constant([text]))["translation"].numpy()[0].decode()),
+        path,
+    )
     for precision in export.PRECISIONS:
         path = folder / f"litert-{precision}"
         export.litert(translator, path, precision)
-        run = LiteRTTranslator(path, num_threads=1)
-        forms[f"LiteRT {precision}"] = (lambda string, run=run: run([string])[0]), path
+        forms[f"LiteRT {precision}"] = LiteRTTranslator(path, num_threads=1), path  # sorts, and goes one by one
     for quantization in (None, "int8"):
         path = folder / f"ctranslate2-{quantization}"
         export.ctranslate2(translator, path, quantization)
-        forms[f"CTranslate2 {quantization or 'float32'}"] = export.run_ctranslate2(path, translator), path
+        forms[f"CTranslate2 {quantization or 'float32'}"] = one_by_one(export.run_ctranslate2(path, translator)), path
     return forms
 
 

@@ -212,6 +212,8 @@ def test_encode_and_decode_step_are_greedy_search(tmp_path):
         written.append(token)
     expected = np.array(ours.search(ids, 64)[0])[0, 0]
     assert written == expected[: len(written)].tolist()
+    behind = np.array([max(max(x.shape) for x in cache.values())], "int32")  # the room of the cache
+    assert np.isnan(step(tokens=np.array([[END]], "int32"), position=behind, **cache)["logits"]).all()
 
 
 # ── CTranslate2 ──

@@ -1,0 +1,142 @@
+"""CTranslate2: the weights of a `transformer` in its format."""
+
+import keras
+import numpy as np
+
+from keras_tfm.arguments import one_of
+from keras_tfm.export.common import Replaced, compare, save_tokenizers
+from keras_tfm.text import PAD, START
+
+# Options of `transformer` that CTranslate2 can compute, the default first; sizes and pre- or post-norm are free.
+CTRANSLATE2 = {
+    "positions": ("sinusoidal", "learned"),
+    "positions_in": ("input",),
+    "positions_combine": ("add",),
+    "score": ("scaled_dot",),
+    "heads": ("standard",),
+    "mixing": ("soft",),
+    "norm": ("layer",),
+    "activation": ("relu", "gelu", "swish"),
+    "window": (None,),
+    "num_kv_heads": (None,),
+    "tied_output": (True,),
+}
+
+
+def ctranslate2(translator, folder, quantization=None, compare_on=None):
+    """Writes a translator for CTranslate2 (https://github.com/OpenNMT/CTranslate2), with its tokenizers beside.
+
+    Args:
+        translator: a `Translator` of one model, with the options of `CTRANSLATE2`.
+        folder, compare_on: as of `saved_model`, which says what is returned, too.
+        quantization: of CTranslate2, such as "int8" or "float16"; None keeps float32.
+    """
+    place, runtime = Replaced(folder), _package()
+    if len(translator.models) != 1:
+        raise ValueError(f"`translator` must have one model. Received: {len(translator.models)} models")
+    spec = _spec(translator.models[0], runtime.specs)
+    spec.register_source_vocabulary(vocabulary(translator.source_tokenizer))
+    spec.register_target_vocabulary(vocabulary(translator.target_tokenizer))
+    spec.config.add_source_eos = True
+    spec.validate()
+    spec.optimize(quantization=quantization)
+    with place as new:
+        spec.save(str(new))
+        save_tokenizers(translator, new)
+        if compare_on is None:
+            return None
+        return compare(new, run_ctranslate2(new, translator), translator, compare_on)
+
+
+def run_ctranslate2(folder, translator, num_threads=1):
+    """A function string → string, by CTranslate2 and the tokenizers, beams and length penalty of a translator."""
+    served = _package().Translator(str(folder), intra_threads=num_threads)
+    names = vocabulary(translator.source_tokenizer)
+    ids = {name: number for number, name in enumerate(vocabulary(translator.target_tokenizer))}
+    options = {"beam_size": translator.beams, "length_penalty": translator.options.get("length_penalty", 0.6)}
+
+    def run(string):
+        (row,) = translator.source_tokenizer.encode([string])
+        (found,) = served.translate_batch([[names[number] for number in row]], **options)
+        return translator.target_tokenizer.decode([[ids[name] for name in found.hypotheses[0]]])[0]
+
+    return run
+
+
+def _spec(model, specs):
+    """The weights of a `transformer` where CTranslate2 looks for them."""
+    options = {
+        name: one_of(name, model.arguments.get(name, allowed[0]), allowed) for name, allowed in CTRANSLATE2.items()
+    }
+    norm_first, layers = bool(model.arguments.get("norm_first")), model.arguments.get("num_layers", 6)
+    counts = {"encoder": layers, "decoder": model.arguments.get("num_decoder_layers") or layers}
+    spec = specs.TransformerSpec.from_config(
+        tuple(counts.values()),
+        model.get_layer("encoder_0").attention.num_heads,
+        pre_norm=norm_first,
+        activation=getattr(specs.common_spec.Activation, options["activation"].upper()),
+    )
+
+    def linear(to, *layers):  # side by side, where one product makes several outputs
+        inputs = to_inputs(layers[0])
+        to.weight = np.concatenate([_array(layer.kernel).reshape(inputs, -1).T for layer in layers])
+        to.bias = np.concatenate([_array(layer.bias).reshape(-1) for layer in layers])
+
+    def to_inputs(layer):
+        """How many features come in: the output of attention takes heads and features of each."""
+        shape = layer.kernel.shape
+        return shape[0] * shape[1] if layer.name == "output" else shape[0]
+
+    def norm(to, layer):
+        to.gamma, to.beta = _array(layer.gamma), _array(layer.beta)
+
+    for side, count in counts.items():
+        to, separate = getattr(spec, side), {"encoder": "source_embedding", "decoder": "target_embedding"}[side]
+        name = separate if model.arguments.get("target_vocab_size") else "embedding"
+        table = _array(model.get_layer(name).embeddings)
+        embeddings = to.embeddings[0] if side == "encoder" else to.embeddings
+        embeddings.weight = table
+        positions = model.get_layer(f"{side}_positions_0")
+        length = positions.max_length or 1024
+        to.position_encodings.encodings = _array(positions(np.zeros((1, length, table.shape[1]), "float32")))[0]
+        if norm_first:
+            norm(to.layer_norm, model.get_layer(f"{side}_norm"))
+        for number in range(count):
+            block, layer = model.get_layer(f"{side}_{number}"), to.layer[number]
+            own = block.attention
+            linear(layer.self_attention.linear[0], own.query_dense, own.key_dense, own.value_dense)
+            linear(layer.self_attention.linear[1], own.output_dense)
+            norm(layer.self_attention.layer_norm, block.attention_residual.norm)
+            if side == "decoder":
+                other = block.memory_attention
+                linear(layer.attention.linear[0], other.query_dense)
+                linear(layer.attention.linear[1], other.key_dense, other.value_dense)
+                linear(layer.attention.linear[2], other.output_dense)
+                norm(layer.attention.layer_norm, block.memory_residual.norm)
+            linear(layer.ffn.linear_0, block.feed_forward.inner)
+            linear(layer.ffn.linear_1, block.feed_forward.outer)
+            norm(layer.ffn.layer_norm, block.feed_forward_residual.norm)
+    spec.decoder.projection.weight = table
+    spec.decoder.projection.bias = np.where(np.isin(np.arange(len(table)), [PAD, START]), -1e9, 0).astype("float32")
+    return spec
+
+
+def vocabulary(tokenizer):
+    """Names of all tokens: the pieces of SentencePiece, and numbers where it has none."""
+    specials = ["<pad>", "<s>", "</s>", "<unk>"]
+    processor = getattr(tokenizer, "processor", None)
+    name = processor.id_to_piece if processor else str
+    return specials + [name(number) for number in range(len(specials), tokenizer.vocab_size)]
+
+
+def _array(variable):
+    return np.array(keras.ops.convert_to_numpy(variable), "float32")
+
+
+def _package():
+    try:
+        import ctranslate2
+        import ctranslate2.specs
+    except ImportError as error:
+        raise ImportError("This export needs CTranslate2: pip install 'keras_tfm[ctranslate2]'") from error
+    return ctranslate2
