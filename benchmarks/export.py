@@ -1,6 +1,6 @@
 """Exported forms of a translator side by side: the same weights and sentences, one thread, batches of one.
 
-python benchmarks/export.py MODEL DATA [--sentences 100] [--beams 4]
+python benchmarks/export.py MODEL DATA [--sentences 200] [--beams 4]
 
 Then what a short translation takes beside a long one, whose search ends later.
 MODEL is a folder that `keras-tfm train` wrote, DATA holds `tok/` of Multi30k, of which the first of val are translated.
@@ -31,7 +31,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", metavar="MODEL", type=pathlib.Path)
     parser.add_argument("data", metavar="DATA", type=pathlib.Path)
-    parser.add_argument("--sentences", type=int, default=100)
+    parser.add_argument("--sentences", type=int, default=200)
     parser.add_argument("--beams", type=int, default=4)
     options = parser.parse_args()
     files = (options.data / f"tok/val.lc.norm.tok.{side}.gz" for side in ("en", "de"))
