@@ -96,15 +96,18 @@ def _for_xla(function):
     return traced
 
 
+def few(x):
+    """Whether x (…, features) has so few rows, in a program that XLA compiles, that `product_of_few` is faster."""
+    return _XLA.get() and None not in x.shape and math.prod(x.shape[:-1]) <= FEW
+
+
 def product_of_few(x, kernel=None, table=None):
-    """Few rows x (…, k) times a kernel (k, n) or the transposed table (n, k): (…, n); None if Keras' way is as fast.
+    """Few rows x (…, k) times a kernel (k, n) or the transposed table (n, k): (…, n).
 
     XLA takes a fraction of the time for table × xᵀ, in which it reads the table row by row, once. Left to itself it
     would turn the product round again, but for the maximum between it and the transposition; and it would not
     transpose a kernel once, before a loop, but for the other. No number is below either.
     """
-    if not _XLA.get() or None in x.shape or math.prod(x.shape[:-1]) > FEW:
-        return None
     lowest = -65504 if keras.backend.standardize_dtype(x.dtype) == "float16" else -3e38
     if table is None:
         table = ops.maximum(ops.transpose(kernel), lowest)

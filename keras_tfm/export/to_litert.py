@@ -112,7 +112,7 @@ def _lean(check_room):
         (TokenEmbedding, "compute_mask", lambda *_: None),
         (masks, "causal", one_for_all),
         (backend, "fused_attention", lambda *_: None),  # which moves heads to and fro
-        (backend, "product_of_few", _product),
+        (TokenEmbedding, "logits", _logits),
         (keras.layers.LayerNormalization, "call", _normalised),
         (keras.ops, "take", tensorflow().gather),  # without a look for negative places
     ]
@@ -124,9 +124,10 @@ def _lean(check_room):
         yield
 
 
-def _product(x, kernel=None, table=None):
-    """Logits by the table of embeddings; but for the maximum, the file would have another one, times a norm's scale."""
-    return None if table is None else keras.ops.matmul(keras.ops.maximum(x, -3e38), keras.ops.transpose(table))
+def _logits(layer, x):
+    """Logits by the embeddings; but for the maximum, the file would have a second table, times the scale of a norm."""
+    kernel = keras.ops.transpose(layer.embeddings) if layer.tie_weights else layer.reverse_embeddings
+    return keras.ops.matmul(keras.ops.maximum(x, -3e38), kernel)
 
 
 def _normalised(layer, x):

@@ -390,7 +390,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         self.position_weights = {name: self.add_weight(shape, normal, name=name) for name, shape in weights.items()}
 
     def call(self, x, mask=None, attention_mask=None, cache=None, start=0, training=None):
-        q, k, v = (self.project(dense, x) for dense in (self.query_dense, self.key_dense, self.value_dense))
+        q, k, v = self.projections(x)
         start = backend.whole("start", start)
         places = ops.arange(ops.shape(x)[1], dtype="int32") + start
         q, k = self.scheme.rotate(q, places), self.scheme.rotate(k, places)
@@ -409,6 +409,20 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         k, v, room = _swapped(new["k"]), _swapped(new["v"]), ops.shape(new["k"])[2]
         context = self.full_context(q, k, v, new.get("mask"), attention_mask, start, training, room)
         return self.finish(context, mask), new
+
+    def projections(self, x):
+        """Queries, keys and values (b, t, heads, head_dim); those of few tokens by one product."""
+        layers = self.query_dense, self.key_dense, self.value_dense
+        if self.heads == "narrow" or not backend.few(x):
+            return [self.project(layer, x) for layer in layers]
+        kernels = [ops.reshape(layer.kernel, (x.shape[-1], -1)) for layer in layers]
+        found, first = backend.product_of_few(x, ops.concatenate(kernels, axis=1)), 0
+        parts = []
+        for layer, kernel in zip(layers, kernels, strict=True):
+            part = found[..., first : first + kernel.shape[1]]
+            parts.append(ops.reshape(part, (*x.shape[:2], *layer.bias.shape)) + layer.bias)
+            first += kernel.shape[1]
+        return parts
 
     def empty_cache(self, batch_size, max_length, masked=True):
         """Room for keys and values (batch, kv_heads, max_length, head_dim), and if `masked` for which are tokens.

@@ -18,8 +18,9 @@ class Dense(keras.layers.Dense):
     """Keras' layer, which is faster for the few rows of a decoder."""
 
     def call(self, x, training=None):
-        few = backend.product_of_few(x, self.kernel)
-        return super().call(x, training) if few is None else self.activation(few + self.bias)
+        if not backend.few(x):
+            return super().call(x, training)
+        return self.activation(backend.product_of_few(x, self.kernel) + self.bias)
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")

@@ -27,10 +27,12 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
     """Embeddings times √dim, as in the paper, with a mask where the id is 0; `reverse=True` gives logits."""
 
     def call(self, inputs, reverse=False):
-        if not reverse:
-            return self.lookup(inputs) * math.sqrt(self.output_dim)
-        few = backend.product_of_few(inputs, table=self.embeddings) if self.tie_weights else None
-        return super().call(inputs, reverse=True) if few is None else few
+        return self.logits(inputs) if reverse else self.lookup(inputs) * math.sqrt(self.output_dim)
+
+    def logits(self, x):
+        if self.tie_weights and backend.few(x):
+            return backend.product_of_few(x, table=self.embeddings)
+        return super().call(x, reverse=True)
 
     def lookup(self, ids):
         return super().call(ids)
