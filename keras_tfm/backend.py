@@ -82,7 +82,7 @@ def compiled(function, variables):
 
 JIT_COMPILE = True  # whether XLA compiles TensorFlow's programs: slower to begin with, faster then
 _XLA = contextvars.ContextVar("_XLA", default=False)  # whether it compiles what is being traced
-FEW = 16  # rows
+FEW_ROWS = 16  # up to which `product_of_few` is faster on a processor
 
 
 def _for_xla(function):
@@ -98,15 +98,15 @@ def _for_xla(function):
 
 def few(x):
     """Whether x (…, features) has so few rows, in a program that XLA compiles, that `product_of_few` is faster."""
-    return _XLA.get() and None not in x.shape and math.prod(x.shape[:-1]) <= FEW
+    return _XLA.get() and None not in x.shape and math.prod(x.shape[:-1]) <= FEW_ROWS
 
 
 def product_of_few(x, kernel=None, table=None):
     """Few rows x (…, k) times a kernel (k, n) or the transposed table (n, k): (…, n).
 
     XLA takes a fraction of the time for table × xᵀ, in which it reads the table row by row, once. Left to itself it
-    would turn the product round again, but for the maximum between it and the transposition; and it would not
-    transpose a kernel once, before a loop, but for the other. No number is below either.
+    would turn the product round again, but for the maximum of the product; and it would transpose a kernel at each
+    step of a loop, but for the maximum of the kernel. No finite number changes by either.
     """
     lowest = -65504 if keras.backend.standardize_dtype(x.dtype) == "float16" else -3e38
     if table is None:

@@ -28,7 +28,7 @@ PENALTIES = {
 
 
 class Constraints:
-    """What may be written where: scores of tokens that may not become `NEVER`.
+    """What may be written where: scores of tokens that may not become `NEVER`, or lower by as much.
 
     Args:
         max_length: how many tokens at the most, the end token among them.

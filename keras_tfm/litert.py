@@ -32,7 +32,8 @@ class LiteRTTranslator:
 
     def __call__(self, texts):
         """Strings → strings; one by one, those of a length together, since the runtime gets ready for each length."""
-        rows, found = self.source_tokenizer.encode(texts), {}
+        texts, found = list(texts), {}
+        rows = self.source_tokenizer.encode(texts)
         for place in sorted(range(len(rows)), key=lambda place: len(rows[place])):
             found[place] = self._translated(texts[place], rows[place])
         return [found[place] for place in range(len(rows))]

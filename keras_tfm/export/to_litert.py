@@ -100,10 +100,13 @@ def litert(translator, folder, precision="float32", max_length=None, compare_on=
 
 @contextlib.contextmanager
 def _lean(check_room):
-    """Leaves out of a graph what one sentence at a time does not need: padding, and a check that a search passes."""
+    """Leaves out of a graph what one sentence at a time does not need: padding, and a check that a search passes.
+
+    For a while, all of the process has these other functions: no other thread may use the layers meanwhile.
+    """
     causal, found = masks.causal, {}
 
-    def one_for_all(query_len, key_len, start=0):  # layers, whose caches have the same room
+    def one_for_all(query_len, key_len, start=0):  # layers, whose calls have one query, and caches of the same room
         if id(start) not in found:
             found[id(start)] = start, causal(query_len, key_len, start)
         return found[id(start)][1]
@@ -133,9 +136,10 @@ def _logits(layer, x):
 def _normalised(layer, x):
     """Keras' layer norm by fewer operators."""
     ops = keras.ops
+    x = ops.cast(x, "float32")
     x = x - ops.mean(x, axis=-1, keepdims=True)
     scale = ops.rsqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + layer.epsilon)
-    return x * scale * layer.gamma + layer.beta
+    return ops.cast(x * scale * layer.gamma + layer.beta, layer.compute_dtype)
 
 
 def _eight_bits(table):

@@ -323,7 +323,7 @@ class MultiHeadAttention(masks.MaskedLayer):
         lengths = ops.shape(q)[1], ops.shape(k)[1] if room is None else room
         past = masks.causal(*lengths, start) if self.causal else None
         near = masks.window(*lengths, self.window, start) if self.window else None
-        if key_mask is None and attention_mask is None:  # each query sees itself at least, which is simpler
+        if room is not None and key_mask is None and attention_mask is None:  # of tokens, each of which sees itself
             return self.weigh(q, k, v, None, start, training, hidden=masks.hidden(masks.combine(past, near, rank=4)))
         return self.weigh(q, k, v, masks.combine(key_mask, past, near, attention_mask), start, training)
 
@@ -413,7 +413,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
     def projections(self, x):
         """Queries, keys and values (b, t, heads, head_dim); those of few tokens by one product."""
         layers = self.query_dense, self.key_dense, self.value_dense
-        if self.heads == "narrow" or not backend.few(x):
+        if self.heads == "narrow" or not backend.few(x) or any(layer.quantization_mode for layer in layers):
             return [self.project(layer, x) for layer in layers]
         kernels = [ops.reshape(layer.kernel, (x.shape[-1], -1)) for layer in layers]
         found, first = backend.product_of_few(x, ops.concatenate(kernels, axis=1)), 0

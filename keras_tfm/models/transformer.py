@@ -137,7 +137,8 @@ class SequenceModel(keras.Model):
     Methods of a model with a decoder, None of others:
         start(sources, max_length): the cache of a decoder that has yet to see a token, for ids (batch, source length).
         step(tokens, position, cache): logits (batch, n, vocab_size) for ids (batch, n) that stand at `position …`, and
-            the new cache. The batch may be a multiple of that of the sources: several hypotheses about each.
+            the new cache, which takes all of them for tokens, padding too. The batch may be a multiple of that of the
+            sources: several hypotheses about each.
         step_and_attention(tokens, position, cache): those, and how much the last token attends to each place of the
             source, (batch, source length); None for a model without an encoder.
     """
