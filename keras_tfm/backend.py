@@ -76,7 +76,7 @@ def compiled(function, variables):
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        return tf.function(_for_xla(function) if JIT_COMPILE else function, jit_compile=JIT_COMPILE)
+        return tf.function(_for_xla(function) if JIT_COMPILE else function, jit_compile=JIT_COMPILE, autograph=False)
     return function
 
 
@@ -120,9 +120,9 @@ def maxima(x):
     """Maxima of columns: (rows, n, columns) → (rows, columns). XLA is faster to compare halves than to reduce."""
     if not _XLA.get():
         return ops.max(x, axis=1)
-    while (size := x.shape[1]) > 1:
-        half = (size + 1) // 2  # they may overlap
-        x = ops.maximum(x[:, :half], x[:, size - half :])
+    while x.shape[1] > 1:
+        half = (x.shape[1] + 1) // 2
+        x = ops.maximum(x[:, :half], x[:, x.shape[1] - half :])  # which may overlap
     return ops.squeeze(x, axis=1)
 
 

@@ -42,7 +42,7 @@ for name in ("keras_tfm", "keras", "tensorflow"):
     sys.modules[name] = None
 import numpy as np, onnxruntime
 encoder, step = (onnxruntime.InferenceSession(f"{sys.argv[1]}/{name}.onnx") for name in ("encoder", "step"))
-names = [x.name for x in step.get_inputs()][2:]
+names = [x.name for x in step.get_inputs() if x.name.startswith("cache_")]
 PAD, START, END, beams = 0, 1, 2, int(sys.argv[2])
 
 def translate(ids):
