@@ -352,7 +352,7 @@ def export(model, format, out, precision, texts, **options):
 
     if format in ("saved_model", "onnx") and precision != "float32":
         raise ValueError(f"`precision` of {format} must be float32. Received: precision={precision!r}")
-    export.Replaced(out)  # or an error before all the work
+    export.NewFolder(out)  # or an error before all the work
     translator = load_translator(model, **options)
     texts = list(_lines(texts)) if texts else list(SENTENCES)
     print(f"writing {out} and comparing it with the model, which takes a minute or two …", file=sys.stderr)

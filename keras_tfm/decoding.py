@@ -49,6 +49,7 @@ class Constraints:
             raise ValueError(f"`no_repeat_ngram` must be an integer of at least 0. Received: {no_repeat_ngram=}")
         self.min_length, self.forbidden = min_length, sorted({PAD, START, *forbidden})
         self.prefix, self.no_repeat_ngram = prefix, no_repeat_ngram
+        self.only_forbids = min_length <= 1 and prefix is None and not no_repeat_ngram
         # where the last token may stand, (batch,) or ()
         self.last = max_length - 1 if limits is None else ops.cast(ops.minimum(limits, max_length) - 1, "int32")
         if prefix is not None and (len(np.shape(prefix)) != 2 or np.shape(prefix)[1] > max_length):
@@ -89,18 +90,25 @@ class Constraints:
         return ops.repeat(ops.take(prefix, position, axis=1), rows // ops.shape(prefix)[0], axis=0)[:, None]
 
 
-def greedy(start, step, sources, max_length, **constraints):
+def greedy(start, step, sources, max_length, room=None, **constraints):
     """The most probable token at each place, until all rows have ended.
 
     Args:
         start, step: of a model, see above.
         sources: ids (batch, source length).
         max_length, **constraints: see `Constraints`.
+        room: for how many tokens the cache has room when it starts, by default for all. Else that doubles before the
+            first token and whenever it is full, by the last axis but one of what belongs to a hypothesis; for graphs
+            of TensorFlow, in which shapes may change.
 
     Returns:
         ids (batch, max_length), zeros behind the end token.
     """
-    return _one_by_one(start, step, sources, lambda scores, position: highest(scores, 1)[1], max_length, constraints)
+
+    def best(scores, position):
+        return highest(scores, 1)[1]
+
+    return _one_by_one(start, step, sources, best, max_length, constraints, room)
 
 
 def sample(
@@ -161,6 +169,12 @@ def _at_least(scores, threshold):
     return ops.where(scores < threshold, NEVER, scores)
 
 
+def most_probable(logits, k, constrain, position, written):
+    """The `k` most probable tokens of those that may stand at `position`: logarithms and ids, (rows, k) each."""
+    scores, ids = highest(constrain(logits, position, written), k)
+    return ops.maximum(scores - ops.logsumexp(logits, axis=-1, keepdims=True), NEVER), ids
+
+
 def highest(x, k):
     """The k highest of x (rows, v), highest first, and their places: (rows, k) each.
 
@@ -171,7 +185,7 @@ def highest(x, k):
     [[9. 6.]] [[5 7]]
     """
     rows, size = ops.shape(x)[0], x.shape[1]
-    count = _chunks(size)
+    count = chunks(size)
     if count <= k:
         values, places = ops.top_k(x, k)
         return values, ops.cast(places, "int32")
@@ -186,7 +200,7 @@ def highest(x, k):
     return values, _take(ids, places)
 
 
-def _chunks(size):
+def chunks(size):
     """About √size, and a divisor of it if one is near."""
     root = max(int(size**0.5), 1)
     near = [count for count in range(root // 2 + 1, 2 * root + 1) if size % count == 0]
@@ -198,7 +212,7 @@ def _last(logits):
     return ops.cast(ops.squeeze(logits, axis=1) if logits.shape[1] == 1 else logits[:, -1], "float32")
 
 
-def _one_by_one(start, step, sources, choose, max_length, constraints):
+def _one_by_one(start, step, sources, choose, max_length, constraints, room=None):
     """Writes a token at each place, the one that `choose(scores (b, v), position)` names."""
     sources = ops.convert_to_tensor(sources)
     constrain, batch = Constraints(max_length, **constraints), ops.shape(sources)[0]
@@ -216,8 +230,29 @@ def _one_by_one(start, step, sources, choose, max_length, constraints):
         done = ops.logical_or(done, ops.logical_or(tokens[:, 0] == END, position >= constrain.last))
         return position + 1, tokens, done, written, cache
 
-    state = (ops.convert_to_tensor(0, dtype="int32"), tokens, done, written, start(sources, max_length))
-    return ops.while_loop(unfinished, advance, state)[3]
+    cache = start(sources, max_length if room is None else room)
+    state = (ops.convert_to_tensor(0, dtype="int32"), tokens, done, written, cache)
+    return _loop(unfinished, advance, state, room)[3]
+
+
+def _loop(unfinished, advance, state, room):
+    """The last state of a loop over (position, …, cache); given a `room`, the cache doubles whenever it is full."""
+    if room is None:
+        return ops.while_loop(unfinished, advance, state)
+
+    def with_twice_the_room(room, *state):
+        def has_room(position, *others):
+            return ops.logical_and(position < 2 * room, unfinished(position, *others))
+
+        *others, cache = state
+        return 2 * room, *ops.while_loop(has_room, advance, (*others, map_hypotheses(_doubled, cache)))
+
+    return ops.while_loop(lambda room, *state: unfinished(*state), with_twice_the_room, (room, *state))[1:]
+
+
+def _doubled(x):
+    """As many positions again, (…, n, features) → (…, 2n, features)."""
+    return ops.concatenate([x, ops.zeros_like(x)], axis=-2)
 
 
 def beam_search(
@@ -230,6 +265,7 @@ def beam_search(
     penalty="length",
     length_penalty=0.6,
     coverage_penalty=0.0,
+    room=None,
     **constraints,
 ):
     """The best hypotheses that a beam finds.
@@ -239,7 +275,7 @@ def beam_search(
     only fall, and its logarithm is divided by no more than the penalty of the longest that it may become.
 
     Args:
-        start, step, sources, max_length, **constraints: as for `greedy`.
+        start, step, sources, max_length, room, **constraints: as for `greedy`.
         beams: how many hypotheses are kept.
         n_best: how many are returned, at most `beams`.
         penalty: a word of `PENALTIES`: what divides the logarithm of a hypothesis' probability.
@@ -257,7 +293,8 @@ def beam_search(
     divisor, constrain = PENALTIES[penalty], Constraints(max_length, **constraints)
     sources = ops.convert_to_tensor(sources)
     batch = ops.shape(sources)[0]
-    cache = map_hypotheses(lambda x: _repeated(x, beams), start(sources, max_length))
+    cache = start(sources, max_length if room is None else room)
+    cache = map_hypotheses(lambda x: _repeated(x, beams), cache)
     alive = {
         "ids": ops.zeros((batch, beams, max_length), dtype="int32"),
         "scores": ops.tile(ops.convert_to_tensor([[0.0] + [NEVER] * (beams - 1)]), (batch, 1)),
@@ -266,22 +303,22 @@ def beam_search(
         alive["coverage"] = ops.zeros((batch, beams, ops.shape(sources)[1]))
     ended = {"ids": alive["ids"], "scores": ops.full((batch, beams), 2 * NEVER)}
     divisors = divisor(np.arange(1, max_length + 1, dtype="float32"), length_penalty)
+    at_last = ops.take(divisors, constrain.last)
 
-    def unfinished(position, tokens, alive, ended, cache):
+    def unfinished(position, tokens, parents, alive, ended, cache):
         # the highest score that any hypothesis can still get, here or at its last place: scores are negative, divisors
         # rise or fall with the length, and coverage only takes away
-        here, at_last = (ops.take(divisors, ops.minimum(place, max_length - 1)) for place in (position, constrain.last))
+        here = ops.take(divisors, ops.minimum(position, max_length - 1))
         hope = ops.max(alive["scores"], axis=1) / ops.maximum(here, at_last)
         searching = ops.logical_and(hope > ended["scores"][:, n_best - 1], hope > NEVER / 2)
         return ops.logical_and(position < max_length, ops.any(searching))
 
-    def advance(position, tokens, alive, ended, cache):
+    def advance(position, tokens, parents, alive, ended, cache):
+        cache = map_hypotheses(lambda x: _take_rows(x, parents), cache)
         logits, cache, *attention = step(tokens, position, cache)
-        logits = _last(logits)
-        allowed = constrain(logits, position, ops.reshape(alive["ids"], (-1, max_length)))
-        scores, chosen = highest(allowed, min(beams, logits.shape[-1]))  # the best of each hypothesis, (b · k, k)
-        per_beam = chosen.shape[-1]
-        scores = ops.maximum(scores - ops.logsumexp(logits, axis=-1, keepdims=True), NEVER)
+        logits, written = _last(logits), ops.reshape(alive["ids"], (-1, max_length))
+        per_beam = min(beams, logits.shape[-1])
+        scores, chosen = most_probable(logits, per_beam, constrain, position, written)  # (b · k, per beam)
         scores = ops.reshape(scores + ops.reshape(alive["scores"], (-1, 1)), (batch, beams * per_beam))
         scores, places = ops.top_k(scores, beams)  # the best of all, (b, k)
         parents = ops.cast(places // per_beam, "int32")
@@ -294,7 +331,6 @@ def beam_search(
             alive = {**alive, "coverage": alive["coverage"] + ops.reshape(attention[0], ops.shape(alive["coverage"]))}
         alive = {name: _take(x, parents) for name, x in alive.items()}
         alive["ids"] = backend.slice_update(alive["ids"], (0, 0, position), ops.expand_dims(tokens, -1))
-        cache = map_hypotheses(lambda x: _take_rows(x, parents), cache)
 
         ends = ops.logical_or(tokens == END, ops.reshape(position >= constrain.last, (-1, 1)))
         final = scores / ops.take(divisors, position)
@@ -307,18 +343,18 @@ def beam_search(
         ids = ops.concatenate([ended["ids"], alive["ids"]], axis=1)
         ended = {"ids": _take(ids, which), "scores": best}
         alive["scores"] = ops.where(ends, 2 * NEVER, scores)
-        return position + 1, ops.reshape(tokens, (-1, 1)), alive, ended, cache
+        return position + 1, ops.reshape(tokens, (-1, 1)), parents, alive, ended, cache
 
-    tokens = ops.full((batch * beams, 1), START, dtype="int32")
-    state = (ops.convert_to_tensor(0, dtype="int32"), tokens, alive, ended, cache)
-    ended = ops.while_loop(unfinished, advance, state)[3]
+    tokens, parents = ops.full((batch * beams, 1), START, dtype="int32"), ops.zeros((batch, beams), dtype="int32")
+    state = (ops.convert_to_tensor(0, dtype="int32"), tokens, parents, alive, ended, cache)
+    ended = _loop(unfinished, advance, state, room)[4]
     return ended["ids"][:, :n_best], ops.maximum(ended["scores"][:, :n_best], NEVER)
 
 
 def _repeated(x, n):
     """Each row `n` times, (b, …) → (b · n, …); `ops.repeat` forgets the shape where the batch has yet to be known."""
     rows, *rest = ops.shape(x)
-    return ops.reshape(ops.broadcast_to(ops.expand_dims(x, 1), (rows, n, *rest)), (rows * n, *rest))
+    return ops.reshape(ops.concatenate([ops.expand_dims(x, 1)] * n, axis=1), (rows * n, *rest))
 
 
 def check_penalties(penalty="length", length_penalty=0.6, coverage_penalty=0.0):

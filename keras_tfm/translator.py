@@ -100,16 +100,14 @@ class Translator:
         limits = {"max_length": longest, "limits": ops.maximum(2 * lengths + 16, shortest)}
         start, step = self.steps(n is not None and self.options.get("coverage_penalty"))
 
-        def start_with_room(sources, max_length):  # in a graph, no more than the length of the sources asks for
-            room = 2 * ops.shape(sources)[1] + 16
-            known = isinstance(room, int)
-            return start(sources, max_length if known else ops.clip(room, shortest, longest))
-
+        length = ops.shape(sources)[1]
+        if not isinstance(length, int):  # in a graph; twice this is enough for most translations
+            limits["room"] = (length + 5) // 2
         if n is None:
-            ids = decoding.greedy(start_with_room, step, sources, **limits, **self._constraints())[:, None]
+            ids = decoding.greedy(start, step, sources, **limits, **self._constraints())[:, None]
             return ids, ops.zeros(ops.shape(ids)[:2])
         beams = {"beams": max(self.beams, n), "n_best": n}
-        return decoding.beam_search(start_with_room, step, sources, **beams, **limits, **self.options)
+        return decoding.beam_search(start, step, sources, **beams, **limits, **self.options)
 
     def save(self, folder):
         """Writes model and tokenizers into a folder."""

@@ -20,7 +20,9 @@ import pytest
 from keras import ops
 
 from keras_tfm.data import encode_pairs
-from keras_tfm.text import ByteTokenizer
+from keras_tfm.models import transformer
+from keras_tfm.text import ByteTokenizer, train_tokenizer
+from keras_tfm.translator import Translator
 
 BACKEND = keras.backend.backend()
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -30,6 +32,11 @@ TOLERANCE = {"float32": 1e-5, "mixed_bfloat16": 5e-2, "mixed_float16": 6e-3}
 
 # For what no backend takes part in.
 once = pytest.mark.skipif(BACKEND != "tensorflow", reason="the same on each backend: runs beside TensorFlow's tests")
+IN_TENSORFLOW = pytest.mark.skipif(BACKEND != "tensorflow", reason="graphs are exported by the TensorFlow backend")
+
+# Of translators that are exported, and what they translate.
+SIZES = {"num_layers": 1, "model_dim": 16, "num_heads": 2, "ff_dim": 32}
+TEXTS = ["a dog", "two cats run over the grass, and then more", "", "b", "über 🙂 你好", "  ", "the end", "a " * 25]
 
 
 @pytest.fixture(autouse=True)
@@ -132,3 +139,12 @@ def encode(pairs, folder, *tokenizers, **options):
 
 def texts_of(pairs):
     return [tuple(BYTES.decode(side[n] for side in (pairs.sources, pairs.targets))) for n in range(len(pairs))]
+
+
+def small_translator(kind, sizes=None, **options):
+    """An untrained translator with a tokenizer of a kind, "bytes" or "bpe"."""
+    tokenizer = BYTES if kind == "bytes" else train_tokenizer(TEXTS * 20, kind, 300)
+    model = spread(transformer(tokenizer.vocab_size, **(SIZES | (sizes or {}))), 0.2)
+    made = Translator(model, tokenizer, max_length=64, **options)
+    made.widths = [16, 64] if kind == "bytes" else [64]  # fewer programs
+    return made

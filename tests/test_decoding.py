@@ -178,6 +178,17 @@ def test_a_row_does_not_depend_on_its_batch_nor_on_its_place(name, model):
         assert_close(score[0], scores[row], 1e-4)
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="loops whose shapes change are TensorFlow's alone")
+@pytest.mark.parametrize("room", [1, 3])
+def test_a_cache_that_doubles_changes_nothing(room, model):
+    for decode in (greedy, functools.partial(beam_search, beams=3, n_best=3)):
+        search = functools.partial(decode, model.start, model.step, max_length=13, min_length=5)
+        for found, expected in zip(
+            keras.tree.flatten(search(TEXTS, room=room)), keras.tree.flatten(search(TEXTS)), strict=True
+        ):
+            assert_close(found, expected)
+
+
 @pytest.mark.parametrize("n", [1, 4])
 def test_scores_are_those_of_the_full_pass(n, model):
     ids, scores = map(array, beam_search(model.start, model.step, TEXTS, 8, beams=4, n_best=n))

@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from conftest import once
-from test_export import IN_TENSORFLOW, ask
+from conftest import IN_TENSORFLOW, once
+from test_to_saved_model import ask
 
 from keras_tfm import cli, export, tasks
 from keras_tfm.text import END

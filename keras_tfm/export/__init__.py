@@ -10,7 +10,7 @@ All but CTranslate2's write TensorFlow graphs, so they need the TensorFlow backe
 saved there and loaded here.
 """
 
-from keras_tfm.export.common import Replaced, Verdict, compare
+from keras_tfm.export.common import NewFolder, Verdict, compare
 from keras_tfm.export.to_ctranslate2 import CTRANSLATE2, ctranslate2, run_ctranslate2, vocabulary
 from keras_tfm.export.to_litert import PRECISIONS, litert
 from keras_tfm.export.to_onnx import onnx, run_onnx

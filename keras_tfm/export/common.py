@@ -41,7 +41,7 @@ def compare(folder, run, translator, texts):
     return Verdict(same, len(texts), size / 2**20, 1000 * statistics.median(times))
 
 
-class Replaced:
+class NewFolder:
     """A new folder beside `folder`, which takes its place if all goes well."""
 
     def __init__(self, folder):

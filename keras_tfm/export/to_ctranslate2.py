@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from keras_tfm.arguments import one_of
-from keras_tfm.export.common import Replaced, compare, save_tokenizers
+from keras_tfm.export.common import NewFolder, compare, save_tokenizers
 from keras_tfm.text import PAD, START
 
 # Options of `transformer` that CTranslate2 can compute, the default first; sizes and pre- or post-norm are free.
@@ -31,7 +31,7 @@ def ctranslate2(translator, folder, quantization=None, compare_on=None):
         folder, compare_on: as of `saved_model`, which says what is returned, too.
         quantization: of CTranslate2, such as "int8" or "float16"; None keeps float32.
     """
-    place, runtime = Replaced(folder), _package()
+    place, runtime = NewFolder(folder), _package()
     if len(translator.models) != 1:
         raise ValueError(f"`translator` must have one model. Received: {len(translator.models)} models")
     spec = _spec(translator.models[0], runtime.specs)

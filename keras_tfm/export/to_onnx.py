@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_tfm import backend, decoding
 from keras_tfm.arguments import positive
-from keras_tfm.export.common import Replaced, compare, replaced, save_tokenizers, tensorflow
+from keras_tfm.export.common import NewFolder, compare, replaced, save_tokenizers, tensorflow
 from keras_tfm.text import END, PAD, START
 from keras_tfm.translator import Translator
 
@@ -31,7 +31,7 @@ def onnx(translator, folder, max_length=None, compare_on=None):
     """
     tensorflow()
     _packages()
-    place, max_length = Replaced(folder), min(positive("max_length", max_length or 128), translator.max_length)
+    place, max_length = NewFolder(folder), min(positive("max_length", max_length or 128), translator.max_length)
     start, step = translator.steps()
     structure = start(np.array([[END, END, END]], "int32"), max_length)
     names = [f"cache_{number:02}" for number in range(len(keras.tree.flatten(structure)))]

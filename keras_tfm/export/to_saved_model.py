@@ -4,7 +4,7 @@ import inspect
 
 from keras_tfm import backend, decoding
 from keras_tfm.arguments import positive
-from keras_tfm.export.common import Replaced, compare, graph_of, replaced, tensorflow
+from keras_tfm.export.common import NewFolder, compare, graph_of, replaced, tensorflow
 from keras_tfm.text import END, PAD
 
 
@@ -32,7 +32,7 @@ def saved_model(translator, folder, n_best=None, max_length=None, compare_on=Non
     Returns:
         What the comparison found, a `Verdict`; None without one.
     """
-    tf, place = tensorflow(), Replaced(folder)
+    tf, place = tensorflow(), NewFolder(folder)
     source, target = translator.source_tokenizer.in_graph(), translator.target_tokenizer.in_graph()
     max_length = min(positive("max_length", max_length or 128), translator.max_length)
     n_best = min(positive("n_best", n_best or translator.beams), translator.beams)
@@ -100,7 +100,7 @@ def saved_classifier(model, tokenizer, folder, labels=None, max_length=128):
         labels: names of the classes, by default their numbers.
         max_length: tokens of the longest text; the end of others is cut off.
     """
-    tf, place = tensorflow(), Replaced(folder)
+    tf, place = tensorflow(), NewFolder(folder)
     _check(model, "encoder_classifier", tokenizer)
     source = tokenizer.in_graph()
     classes = model.output_shape[-1]
@@ -145,7 +145,7 @@ def saved_language_model(model, tokenizer, folder, max_length=128, **constraints
         max_length: tokens of the longest text, with what is said behind it; what is longer is cut off before that.
         **constraints: `no_repeat_ngram`, `forbidden`, … as of `keras_tfm.decoding.Constraints`.
     """
-    tf, place = tensorflow(), Replaced(folder)
+    tf, place = tensorflow(), NewFolder(folder)
     _check(model, "decoder_lm", tokenizer)
     graph = tokenizer.in_graph()
     decoding.Constraints(max_length, **constraints)  # or an error before all the work

@@ -18,12 +18,9 @@ from keras_tfm.layers.positions import SCHEMES
 
 def dot(q, k):
     """qᵀk, as every score: queries (b, q, h, d), keys (b, k, g, d) → (b, h, q, k)."""
-    batch, queries, heads, dim = ops.shape(q)
-    shared = heads // k.shape[2] * queries  # by how many queries of all heads a key is seen
-    scores = ops.matmul(
-        ops.reshape(_swapped(q), (batch, k.shape[2], shared, dim)), ops.transpose(_swapped(k), (0, 1, 3, 2))
-    )
-    return backend.reshape(scores, (batch, heads, queries, ops.shape(scores)[3]))
+    heads, groups = q.shape[2], k.shape[2]
+    scores = ops.matmul(_grouped(_swapped(q), groups), ops.transpose(_swapped(k), (0, 1, 3, 2)))
+    return _grouped(scores, heads)
 
 
 def scaled_dot(q, k):
@@ -108,9 +105,8 @@ def attend(q, k, v, score=scaled_dot, mixing=soft, mask=None, bias=None, dropout
         scores = scores + ops.cast(bias, "float32")
     weights = mixing(scores, mask)
     dropped = ops.cast(weights if dropout is None else dropout(weights), v.dtype)
-    batch, heads, queries, keys = ops.shape(dropped)
-    mixed = ops.matmul(backend.reshape(dropped, (batch, v.shape[2], heads // v.shape[2] * queries, keys)), _swapped(v))
-    context = _swapped(ops.reshape(mixed, (batch, heads, queries, v.shape[3])))
+    mixed = ops.matmul(_grouped(dropped, v.shape[2]), _swapped(v))
+    context = _swapped(_grouped(mixed, q.shape[2]))
     if mask is None:
         return context, weights
     some = ops.any(mask, axis=-1, keepdims=True)  # (b, h, q, 1)
@@ -444,6 +440,12 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         if first < 0 or first + count > room:
             raise ValueError(f"`cache` must have room for every token. Received: {room=}, {count} tokens from {first}")
         return q
+
+
+def _grouped(x, heads):
+    """The same rows for another number of heads: (b, g, n, d) → (b, heads, n · g / heads, d)."""
+    batch, groups, rows, dim = ops.shape(x)
+    return x if groups == heads else backend.reshape(x, (batch, heads, rows * groups // heads, dim))
 
 
 def _swapped(x):

@@ -1,0 +1,129 @@
+import base64
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import BYTES, IN_TENSORFLOW, SIZES, TEXTS, array, small_translator, spread
+
+from keras_tfm import decoding, export
+from keras_tfm.models import decoder_lm, encoder_classifier
+from keras_tfm.text import END
+
+# Runs a SavedModel where this package cannot be imported: texts in, what its signatures say out.
+PROGRAM = """
+import sys
+sys.modules["keras_tfm"] = None
+import base64, json
+import tensorflow as tf, tensorflow_text
+signatures = tf.saved_model.load(sys.argv[1]).signatures
+requests = json.load(sys.stdin)
+answers = []
+for name, values in requests:
+    if name != "tokens":
+        values = tf.constant([base64.b64decode(value) for value in values], tf.string, shape=[len(values)])
+    else:
+        values = tf.constant(values, tf.int32)
+    outputs = signatures[name](values)
+    readable = {}
+    for key, value in outputs.items():
+        value = value.numpy()
+        readable[key] = [list(value.shape), value.tolist() if value.dtype != object else [
+            text.decode() for text in value.ravel()]]
+    answers.append(readable)
+print(json.dumps(answers))
+"""
+
+
+def ask(folder, *requests):
+    """What the signatures of a SavedModel answer in a fresh process: {output: (shape, values)} for each request."""
+    encoded = [
+        (name, values if name == "tokens" else [base64.b64encode(text).decode() for text in values])
+        for name, values in requests
+    ]
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, folder]
+    run = subprocess.run(command, input=json.dumps(encoded), capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+@IN_TENSORFLOW
+@pytest.mark.usefixtures("one_width")
+@pytest.mark.parametrize("kind, beams", [pytest.param("bytes", 1, marks=pytest.mark.slow), ("bpe", 3)])
+def test_a_saved_model_says_what_the_translator_says(kind, beams, tmp_path):
+    ours = small_translator(kind, beams=beams, length_penalty=1.0)
+    export.saved_model(ours, tmp_path / "model")
+    texts = [text.encode() for text in TEXTS]
+    strange = [b"a \xff dog", b"", b"x" * 500]
+    ids = (
+        [[*BYTES.encode(["a dog"])[0], END]]
+        if kind == "bytes"
+        else [[*ours.source_tokenizer.encode(["a dog"])[0], END]]
+    )
+    best, several, embeddings, none, odd, tokens = ask(
+        tmp_path / "model",
+        ("serving_default", texts),
+        ("translate", texts),
+        ("encode", texts),
+        ("translate", []),
+        ("translate", strange),
+        ("tokens", ids),
+    )
+    expected = ours(TEXTS)
+    assert best["translation"][1] == expected
+    shape, translations = several["translations"]
+    assert shape == [len(TEXTS), beams] and translations[::beams] == expected
+    if beams > 1:
+        found = ours.n_best(TEXTS, beams)
+        assert [translations[n * beams : n * beams + beams] for n in (0, 1, 3)] == [
+            [text for text, _ in found[n]] for n in (0, 1, 3)
+        ]
+        np.testing.assert_allclose(several["scores"][1][0], [score for _, score in found[0]], rtol=0, atol=1e-4)
+    assert embeddings["embeddings"][0][::2] == [len(TEXTS), 16]
+    assert none["translations"][0] == [0, beams]
+    assert odd["translations"][1][beams] == "" and odd["cut"][1][0] == 0 and odd["cut"][1][2] > 0
+    assert odd["translations"][1][0] == ours(["a \ufffd dog"])[0]
+    assert ours.target_tokenizer.decode(tokens["ids"][1]) == ours(["a dog"])
+
+
+@pytest.mark.slow
+@IN_TENSORFLOW
+def test_a_classifier_is_saved_with_its_labels(tmp_path):
+    model = spread(encoder_classifier(BYTES.vocab_size, 3, **SIZES), 0.5)
+    export.saved_classifier(model, BYTES, tmp_path / "model", labels=["bad", "fair", "good"], max_length=20)
+    texts = ["a dog", "🙂", "", "x" * 50]
+    rows = [ids[:20] or [END] for ids in BYTES.encode(texts)]
+    answers, none, embeddings = ask(
+        tmp_path / "model",
+        ("serving_default", [t.encode() for t in texts]),
+        ("serving_default", []),
+        ("encode", [b"a"]),
+    )
+    logits = np.concatenate([array(model(np.array([row]))) for row in rows])
+    expected = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    np.testing.assert_allclose(answers["probabilities"][1], expected, rtol=0, atol=1e-5)
+    assert answers["label"][1] == [["bad", "fair", "good"][n] for n in expected.argmax(-1)]
+    assert none["probabilities"][0] == [0, 3] and embeddings["embeddings"][0] == [1, 16]
+    for other, options, message in (
+        (model, {"labels": ["bad"]}, "`labels` must name each of the 3 classes"),
+        (decoder_lm(BYTES.vocab_size, **SIZES), {}, "`model` must be a `encoder_classifier`. Received: decoder_lm"),
+        (encoder_classifier(10, 3, **SIZES), {}, "`tokenizer` must have no more tokens than the model, 10"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            export.saved_classifier(other, BYTES, tmp_path / "model", **options)
+
+
+@pytest.mark.slow
+@IN_TENSORFLOW
+def test_a_language_model_goes_on_with_texts(tmp_path):
+    model = spread(decoder_lm(BYTES.vocab_size, **SIZES), 0.5)
+    export.saved_language_model(model, BYTES, tmp_path / "model", max_length=12, no_repeat_ngram=2)
+    texts = ["a dog", "", "x" * 50]
+    (answers, none) = ask(tmp_path / "model", ("serving_default", [t.encode() for t in texts]), ("serving_default", []))
+    prefix = np.zeros((3, 12), "int32")
+    for row, ids in zip(prefix, BYTES.encode(texts), strict=True):
+        row[: len(ids[:11])] = ids[:11]
+    expected = decoding.greedy(model.start, model.step, prefix, 12, prefix=prefix, no_repeat_ngram=2)
+    assert answers["text"][1] == BYTES.decode(array(expected)) and answers["text"][1][0].startswith("a dog")
+    assert none["text"] == [[0], []]
