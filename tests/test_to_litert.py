@@ -4,11 +4,9 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import IN_TENSORFLOW, TEXTS, array, assert_close, normal, small_translator
-from keras import ops
+from conftest import IN_TENSORFLOW, TEXTS, small_translator
 
-from keras_tfm import decoding, export
-from keras_tfm.export import to_litert
+from keras_tfm import export
 from keras_tfm.text import END, PAD, START
 from keras_tfm.translator import Translator
 
@@ -75,18 +73,6 @@ def test_encode_and_decode_step_are_greedy_search(tmp_path):
     assert written == expected[: len(written)].tolist()
     behind = np.array([max(max(x.shape) for x in cache.values())], "int32")  # the room of the cache
     assert np.isnan(step(tokens=np.array([[END]], "int32"), position=behind, **cache)["logits"]).all()
-
-
-@IN_TENSORFLOW
-@pytest.mark.parametrize("size", [9, 64, 997, 1003])  # few, in chunks, and some that chunks do not divide
-@pytest.mark.parametrize("options", [{}, {"forbidden": (3, 5)}, {"min_length": 3}], ids=str)
-def test_the_most_probable_tokens_are_those_of_every_search(options, size):
-    logits, constrain = ops.convert_to_tensor(3 * normal(6, size)), decoding.Constraints(8, **options)
-    expected = decoding.most_probable(logits, 4, constrain, 1, None)
-    with to_litert.lean():
-        found = decoding.most_probable(logits, 4, constrain, 1, None)
-    assert_close(found[0], expected[0])
-    assert array(found[1]).tolist() == array(expected[1]).tolist()
 
 
 @pytest.mark.slow

@@ -8,12 +8,10 @@ import tempfile
 import keras
 import numpy as np
 
-from keras_tfm import backend, decoding
 from keras_tfm.arguments import one_of, positive
 from keras_tfm.export.common import NewFolder, compare, graph_of, replaced, save_tokenizers, tensorflow
-from keras_tfm.layers import MultiHeadSelfAttention, masks
+from keras_tfm.export.lean import lean
 from keras_tfm.litert import LiteRTTranslator
-from keras_tfm.models.transformer import TokenEmbedding
 from keras_tfm.text import END
 
 # Word → what the converter is told.
@@ -96,100 +94,6 @@ def litert(translator, folder, precision="float32", max_length=None, compare_on=
             return None
         run = LiteRTTranslator(new)
         return compare(new, lambda string: run([string])[0], translator, compare_on)
-
-
-@contextlib.contextmanager
-def lean(check_room=False):
-    """Leaves out of a graph what one sentence at a time does not need: padding, and a check that a search passes.
-
-    For a while, all of the process has these other functions: no other thread may use the layers meanwhile.
-    """
-    causal, found = masks.causal, {}
-
-    def one_for_all(query_len, key_len, start=0):  # layers, whose calls have one query, and caches of the same room
-        if id(start) not in found:
-            found[id(start)] = start, causal(query_len, key_len, start)
-        return found[id(start)][1]
-
-    others = [
-        (TokenEmbedding, "compute_mask", lambda *_: None),
-        (masks, "causal", one_for_all),
-        (backend, "fused_attention", lambda *_: None),  # which moves heads to and fro
-        (TokenEmbedding, "logits", _logits),
-        (MultiHeadSelfAttention, "projections", _projections),
-        (keras.layers.Dense, "call", _dense),
-        (keras.layers.LayerNormalization, "call", _normalised),
-        (decoding, "highest", _highest),
-        (decoding, "most_probable", functools.partial(_most_probable, decoding.most_probable)),
-        (keras.ops, "take", tensorflow().gather),  # without a look for negative places
-    ]
-    if not check_room:
-        others.append((MultiHeadSelfAttention, "in_room", lambda self, q, *_: q))
-    with contextlib.ExitStack() as stack:
-        for other in others:
-            stack.enter_context(replaced(*other))
-        yield
-
-
-def _logits(layer, x):
-    """Logits by the embeddings; but for the maximum, the file would have a second table, times the scale of a norm."""
-    ops = keras.ops
-    kernel = ops.transpose(layer.embeddings) if layer.tie_weights else layer.reverse_embeddings
-    flat = ops.reshape(x, (-1, x.shape[-1]))  # or the runtime would copy the logits, to reshape them
-    return ops.reshape(ops.matmul(ops.maximum(flat, -3e38), kernel), (*ops.shape(x)[:-1], kernel.shape[-1]))
-
-
-def _projections(layer, x):
-    """Queries, keys and values by one product, where they have as many heads and those see all of the input."""
-    ops, layers = keras.ops, (layer.query_dense, layer.key_dense, layer.value_dense)
-    if layer.heads == "narrow" or layer.num_heads != layer.num_kv_heads:
-        return [layer.project(dense, x) for dense in layers]
-    kernel = ops.concatenate([ops.reshape(dense.kernel, (x.shape[-1], -1)) for dense in layers], axis=1)
-    bias = ops.concatenate([ops.reshape(dense.bias, (-1,)) for dense in layers])
-    parts = ops.split(ops.einsum("btc,cd->btd", x, kernel) + bias, 3, axis=-1)
-    return [backend.reshape(part, (*ops.shape(x)[:2], layer.num_heads, layer.head_dim)) for part in parts]
-
-
-def _dense(layer, x, training=None):
-    """Keras' dense layer without shapes that are worked out at each run."""
-    x = keras.ops.einsum("btc,cd->btd", x, layer.kernel)
-    return layer.activation(x if layer.bias is None else x + layer.bias)
-
-
-def _highest(x, k):
-    """`decoding.highest`, by chunks that lie together: the runtime is quick to gather rows, not single values."""
-    tf, (rows, size) = tensorflow(), x.shape
-    count = decoding.chunks(size)
-    if count <= k:
-        return tf.math.top_k(x, k)
-    width = -(-size // count)
-    x = tf.pad(x, [(0, 0), (0, count * width - size)], constant_values=-np.inf) if count * width > size else x
-    chunks = tf.reshape(x, (rows, count, width))
-    best = tf.math.top_k(tf.reduce_max(chunks, axis=-1), k).indices
-    values, places = tf.math.top_k(tf.reshape(tf.gather(chunks, best, batch_dims=1), (rows, k * width)), k)
-    return values, tf.gather(best, places // width, batch_dims=1) * width + places % width
-
-
-def _most_probable(most_probable, logits, k, constrain, position, written):
-    """`decoding.most_probable` by fewer passes over the vocabulary: what is forbidden is sought, and then left out."""
-    tf, more = tensorflow(), k + len(constrain.forbidden)
-    if not constrain.only_forbids or more > min(16, logits.shape[1]):
-        return most_probable(logits, k, constrain, position, written)
-    values, ids = _highest(logits, more)
-    # log Σ exp by the most probable token: the runtime's softmax takes one pass for what are three by `exp`
-    normaliser = values[:, :1] - tf.math.log(tf.gather(tf.nn.softmax(logits), ids[:, :1], batch_dims=1))
-    forbidden = tf.reduce_any(ids[..., None] == np.array(constrain.forbidden, "int32"), axis=-1)
-    values, places = tf.math.top_k(tf.where(forbidden, decoding.NEVER, values), k)
-    return tf.maximum(values - normaliser, decoding.NEVER), tf.gather(ids, places, batch_dims=1)
-
-
-def _normalised(layer, x):
-    """Keras' layer norm by fewer operators."""
-    ops = keras.ops
-    x = ops.cast(x, "float32")
-    x = x - ops.mean(x, axis=-1, keepdims=True)
-    scale = ops.rsqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + layer.epsilon)
-    return ops.cast(x * scale * layer.gamma + layer.beta, layer.compute_dtype)
 
 
 def _eight_bits(table):

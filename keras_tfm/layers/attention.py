@@ -411,13 +411,14 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         layers = self.query_dense, self.key_dense, self.value_dense
         if self.heads == "narrow" or not backend.few(x) or any(layer.quantization_mode for layer in layers):
             return [self.project(layer, x) for layer in layers]
-        kernels = [ops.reshape(layer.kernel, (x.shape[-1], -1)) for layer in layers]
-        found, first = backend.product_of_few(x, ops.concatenate(kernels, axis=1)), 0
-        parts = []
-        for layer, kernel in zip(layers, kernels, strict=True):
-            part = found[..., first : first + kernel.shape[1]]
-            parts.append(ops.reshape(part, (*x.shape[:2], *layer.bias.shape)) + layer.bias)
-            first += kernel.shape[1]
+        kernel = ops.concatenate([ops.reshape(layer.kernel, (x.shape[-1], -1)) for layer in layers], axis=1)
+        bias = ops.concatenate([ops.reshape(layer.bias, (-1,)) for layer in layers])
+        found, parts, first = backend.product_of_few(x, kernel) + bias, [], 0
+        for layer in layers:
+            width = math.prod(layer.bias.shape)
+            part = found[..., first : first + width]
+            parts.append(backend.reshape(part, (*ops.shape(x)[:2], *layer.bias.shape)))
+            first += width
         return parts
 
     def empty_cache(self, batch_size, max_length, masked=True):
