@@ -1,9 +1,10 @@
 """Exported forms of a translator side by side: the same weights and sentences, one thread, batches of one.
 
-python benchmarks/export.py MODEL DATA [--sentences 200] [--beams 4]
+python benchmarks/export.py MODEL DATA [--sentences 200] [--beams 1 4]
 
-Then what a short translation takes beside a long one, whose search ends later.
-MODEL is a folder that `keras-tfm train` wrote, DATA holds `tok/` of Multi30k, of which the first of val are translated.
+Each number of beams has its tables, 1 being greedy search: the forms, and what a short translation takes beside a long
+one, whose search ends later. MODEL is a folder that `keras-tfm train` wrote, DATA holds `tok/` of Multi30k, of which
+the first of val are translated.
 """
 
 import argparse
@@ -32,13 +33,18 @@ def main():
     parser.add_argument("model", metavar="MODEL", type=pathlib.Path)
     parser.add_argument("data", metavar="DATA", type=pathlib.Path)
     parser.add_argument("--sentences", type=int, default=200)
-    parser.add_argument("--beams", type=int, default=4)
+    parser.add_argument("--beams", type=int, nargs="+", default=[1, 4])
     options = parser.parse_args()
     files = (options.data / f"tok/val.lc.norm.tok.{side}.gz" for side in ("en", "de"))
     sources, references = (list(read_lines(file))[: options.sentences] for file in files)
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    translator = Translator.load(options.model, beams=options.beams, max_length=128)
+    for beams in options.beams:
+        side_by_side(Translator.load(options.model, beams=beams, max_length=128), sources, references)
+
+
+def side_by_side(translator, sources, references):
+    """Exports a translator in all forms, and prints what they say and how fast."""
     expected = translator(sources)
     with tempfile.TemporaryDirectory() as folder:
         forms = exported(translator, pathlib.Path(folder))
@@ -50,7 +56,7 @@ def main():
                 found[name] = run(sources)
                 speeds[name].append(len(sources) / (time.perf_counter() - start))
                 bar.add(1)
-        print(f"\n{len(sources)} sentences of val, beam {options.beams}, one thread\n")
+        print(f"\n{len(sources)} sentences of val, {translator.beams} beams, one thread\n")
         print("| form | MB | BLEU | as the model | sentences/s | of LiteRT float32 |")
         print("| --- | --- | --- | --- | --- | --- |")
         base = statistics.median(speeds["LiteRT float32"])
@@ -59,12 +65,12 @@ def main():
             bleu = evaluation.scores(found[name], references, "none")["bleu"]
             same = sum(a == b for a, b in zip(found[name], expected, strict=True)) / len(expected)
             speed = statistics.median(speeds[name])
-            print(f"| {name} | {size:.1f} | {bleu:.2f} | {same:.0%} | {speed:.1f} | {speed / base:.2f} |")
+            print(f"| {name} | {size:.1f} | {bleu:.2f} | {same:.1%} | {speed:.1f} | {speed / base:.2f} |")
         early_exit(translator, sources, {name: run for name, (run, _) in forms.items()})
 
 
 def early_exit(translator, sources, runs):
-    """Prints what a translation of some 5 tokens takes, beside one of some 60."""
+    """Prints what a translation of some 5 tokens takes, beside one of 60 or as many as the model writes."""
     texts = [" ".join(source.split()[:3]) for source in sources[:20]]
     texts += [" ".join(sources[first : first + count]) for count in (4, 6, 8) for first in range(0, 20, 4)]
     lengths = [len(ids) + 1 for ids in translator.target_tokenizer.encode(translator(texts))]
