@@ -1,4 +1,4 @@
-"""Exported forms of a translator side by side: the same weights and sentences, one thread, batches of one.
+"""Exported forms of a translator side by side, each in a process of its own, by one thread, sentence by sentence.
 
 python benchmarks/export.py MODEL DATA [--sentences 200] [--beams 1 4]
 
@@ -8,6 +8,7 @@ the first of val are translated.
 """
 
 import argparse
+import multiprocessing
 import os
 import pathlib
 import statistics
@@ -37,36 +38,35 @@ def main():
     options = parser.parse_args()
     files = (options.data / f"tok/val.lc.norm.tok.{side}.gz" for side in ("en", "de"))
     sources, references = (list(read_lines(file))[: options.sentences] for file in files)
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
     for beams in options.beams:
-        side_by_side(Translator.load(options.model, beams=beams, max_length=128), sources, references)
+        side_by_side(options.model, beams, sources, references)
 
 
-def side_by_side(translator, sources, references):
+def side_by_side(model, beams, sources, references):
     """Exports a translator in all forms, and prints what they say and how fast."""
+    translator = load(model, beams)
     expected = translator(sources)
     with tempfile.TemporaryDirectory() as folder:
-        forms = exported(translator, pathlib.Path(folder))
-        found, speeds = {name: [] for name in forms}, {name: [] for name in forms}
-        bar = keras.utils.Progbar(ROUNDS * len(forms), unit_name="run")
+        paths = exported(translator, pathlib.Path(folder))
+        runs = {name: in_a_process(name, path, model, beams) for name, path in paths.items()}
+        found, speeds = {}, {name: [] for name in runs}
+        bar = keras.utils.Progbar(ROUNDS * len(runs), unit_name="run")
         for _ in range(ROUNDS):  # by turns, since machines are noisy
-            for name, (run, _) in forms.items():
-                start = time.perf_counter()
-                found[name] = run(sources)
-                speeds[name].append(len(sources) / (time.perf_counter() - start))
+            for name, run in runs.items():
+                found[name], seconds = run(sources)
+                speeds[name].append(len(sources) / seconds)
                 bar.add(1)
-        print(f"\n{len(sources)} sentences of val, {translator.beams} beams, one thread\n")
+        print(f"\n{len(sources)} sentences of val, {beams} beams, one thread\n")
         print("| form | MB | BLEU | as the model | sentences/s | of LiteRT float32 |")
         print("| --- | --- | --- | --- | --- | --- |")
         base = statistics.median(speeds["LiteRT float32"])
-        for name, (_, path) in forms.items():
+        for name, path in paths.items():
             size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 2**20
             bleu = evaluation.scores(found[name], references, "none")["bleu"]
             same = sum(a == b for a, b in zip(found[name], expected, strict=True)) / len(expected)
             speed = statistics.median(speeds[name])
             print(f"| {name} | {size:.1f} | {bleu:.2f} | {same:.1%} | {speed:.1f} | {speed / base:.2f} |")
-        early_exit(translator, sources, {name: run for name, (run, _) in forms.items()})
+        early_exit(translator, sources, runs)
 
 
 def early_exit(translator, sources, runs):
@@ -77,39 +77,70 @@ def early_exit(translator, sources, runs):
     short, long = (min(range(len(texts)), key=lambda n: abs(lengths[n] - goal)) for goal in (5, 60))
     print(f"\n| form | {lengths[short]} tokens | {lengths[long]} tokens | ratio |\n| --- | --- | --- | --- |")
     for name, run in runs.items():
-        times = [statistics.median(timed(run, texts[n]) for _ in range(9)) for n in (short, long)]
+        times = [statistics.median(run([texts[n]])[1] for _ in range(9)) for n in (short, long)]
         print(f"| {name} | {1000 * times[0]:.1f} ms | {1000 * times[1]:.1f} ms | {times[0] / times[1]:.2f} |")
 
 
-def timed(run, text):
-    start = time.perf_counter()
-    run([text])
-    return time.perf_counter() - start
+def load(model, beams):
+    return Translator.load(model, beams=beams, max_length=128)
 
 
 def exported(translator, folder):
-    """Name of each form → a function strings → strings that translates one by one, and its folder."""
-    forms = {}
-
-    def one_by_one(run):
-        return lambda texts: [run(text) for text in texts]
-
-    path = folder / "saved_model"
-    export.saved_model(translator, path)
-    signature = tf.saved_model.load(str(path)).signatures["serving_default"]
-    forms["SavedModel"] = (
-        one_by_one(lambda text: signature(tf.constant([text]))["translation"].numpy()[0].decode()),
-        path,
-    )
+    """Name of each form → the folder that it was written to."""
+    paths = {"SavedModel": folder / "saved_model"}
+    export.saved_model(translator, paths["SavedModel"])
     for precision in export.PRECISIONS:
-        path = folder / f"litert-{precision}"
-        export.litert(translator, path, precision)
-        forms[f"LiteRT {precision}"] = LiteRTTranslator(path, num_threads=1), path  # sorts, and goes one by one
-    for quantization in (None, "int8"):
-        path = folder / f"ctranslate2-{quantization}"
-        export.ctranslate2(translator, path, quantization)
-        forms[f"CTranslate2 {quantization or 'float32'}"] = one_by_one(export.run_ctranslate2(path, translator)), path
-    return forms
+        paths[f"LiteRT {precision}"] = folder / f"litert-{precision}"
+        export.litert(translator, paths[f"LiteRT {precision}"], precision)
+    for precision, quantization in {"float32": None, "int8": "int8"}.items():
+        paths[f"CTranslate2 {precision}"] = folder / f"ctranslate2-{precision}"
+        export.ctranslate2(translator, paths[f"CTranslate2 {precision}"], quantization)
+    return paths
+
+
+def in_a_process(name, path, model, beams):
+    """A function strings → their translations and the seconds that took, by a form that is loaded in a new process."""
+    here, there = multiprocessing.get_context("spawn").Pipe()
+    arguments = there, name.split()[0], path, model, beams
+    multiprocessing.get_context("spawn").Process(target=answer, args=arguments, daemon=True).start()
+    there.close()  # or nobody would hear of its end
+
+    def run(texts):
+        here.send(texts)
+        return here.recv()
+
+    run(["a dog"])  # loads
+    return run
+
+
+def answer(connection, kind, path, model, beams):
+    """Translates what comes through a connection, one by one and by one thread."""
+    if kind == "SavedModel":
+        import tensorflow_text  # noqa: F401, registers the operators of tokenizers
+
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+        signature = tf.saved_model.load(str(path)).signatures["serving_default"]
+
+        def run(texts):
+            return [signature(tf.constant([text]))["translation"].numpy()[0].decode() for text in texts]
+
+    elif kind == "LiteRT":
+        run = LiteRTTranslator(path, num_threads=1)  # which sorts them by length
+    else:
+        one = export.run_ctranslate2(path, load(model, beams))
+
+        def run(texts):
+            return [one(text) for text in texts]
+
+    while True:
+        try:
+            texts = connection.recv()
+        except EOFError:  # all is done
+            return
+        start = time.perf_counter()
+        found = run(texts)
+        connection.send((found, time.perf_counter() - start))
 
 
 if __name__ == "__main__":
