@@ -123,10 +123,10 @@ def local():
     rows = []
     for backward in (False, True):
         functions = {name: compiled(function, backward) for name, function in ATTENTIONS.items()}
-        times = seconds(functions, queries_keys_values(), repeats=5)
+        times = {name: 1000 * t for name, t in seconds(functions, queries_keys_values(), repeats=5).items()}
         peaks = {name: peak_megabytes(name, backward) for name in ATTENTIONS}
         cells = [BACKEND, "forward + backward" if backward else "forward"]
-        for figures, form in ((times, "{:.3f} s"), (peaks, "{:,.0f} MB")):
+        for figures, form in ((times, "{:,.2f} ms"), (peaks, "{:,.0f} MB")):
             full, near = (figures[name] for name in ATTENTIONS)
             cells += [form.format(full), form.format(near), f"{near / full:.3f}"]
         rows.append(cells)
