@@ -100,9 +100,10 @@ def exported(translator, folder):
 
 def in_a_process(name, path, model, beams):
     """A function strings → their translations and the seconds that took, by a form that is loaded in a new process."""
-    here, there = multiprocessing.get_context("spawn").Pipe()
+    spawn = multiprocessing.get_context("spawn")
+    here, there = spawn.Pipe()
     arguments = there, name.split()[0], path, model, beams
-    multiprocessing.get_context("spawn").Process(target=answer, args=arguments, daemon=True).start()
+    spawn.Process(target=answer, args=arguments, daemon=True).start()
     there.close()  # or nobody would hear of its end
 
     def run(texts):

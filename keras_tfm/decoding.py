@@ -49,11 +49,15 @@ class Constraints:
             raise ValueError(f"`no_repeat_ngram` must be an integer of at least 0. Received: {no_repeat_ngram=}")
         self.min_length, self.forbidden = min_length, sorted({PAD, START, *forbidden})
         self.prefix, self.no_repeat_ngram = prefix, no_repeat_ngram
-        self.only_forbids = min_length <= 1 and prefix is None and not no_repeat_ngram
         # where the last token may stand, (batch,) or ()
         self.last = max_length - 1 if limits is None else ops.cast(ops.minimum(limits, max_length) - 1, "int32")
         if prefix is not None and (len(np.shape(prefix)) != 2 or np.shape(prefix)[1] > max_length):
             raise ValueError(f"`prefix` must be (batch, n), n ≤ {max_length}. Received: shape {np.shape(prefix)}")
+
+    @property
+    def only_forbids(self):
+        """Whether all that `__call__` does is to forbid."""
+        return self.min_length <= 1 and self.prefix is None and not self.no_repeat_ngram
 
     def __call__(self, scores, position, written):
         """Scores (rows, v) of what may stand at `position`, behind what is written (rows, l)."""
@@ -97,9 +101,9 @@ def greedy(start, step, sources, max_length, room=None, **constraints):
         start, step: of a model, see above.
         sources: ids (batch, source length).
         max_length, **constraints: see `Constraints`.
-        room: for how many tokens the cache has room when it starts, by default for all. Else that doubles before the
-            first token and whenever it is full, by the last axis but one of what belongs to a hypothesis; for graphs
-            of TensorFlow, in which shapes may change.
+        room: half of what the cache has for the first tokens; it doubles whenever it is full. By default it has room
+            for all of them from the first. For graphs of TensorFlow without XLA, in which shapes may change, and for
+            caches whose tensors of a hypothesis are all (…, positions, features).
 
     Returns:
         ids (batch, max_length), zeros behind the end token.
@@ -185,13 +189,11 @@ def highest(x, k):
     [[9. 6.]] [[5 7]]
     """
     rows, size = ops.shape(x)[0], x.shape[1]
-    count = chunks(size)
+    count, width = chunk_sizes(size)
     if count <= k:
         values, places = ops.top_k(x, k)
         return values, ops.cast(places, "int32")
-    width = -(-size // count)
-    if count * width > size:
-        x = ops.pad(x, [(0, 0), (0, count * width - size)], constant_values=-np.inf)
+    x = padded_with_never(x, count * width)
     maxima = backend.maxima(ops.reshape(x, (rows, width, count)))  # a chunk is every count-th of a row
     best = ops.cast(ops.top_k(maxima, k)[1], "int32")  # (rows, k)
     ids = ops.expand_dims(best, 1) + np.arange(0, size, count, dtype="int32")[:, None]
@@ -200,11 +202,18 @@ def highest(x, k):
     return values, _take(ids, places)
 
 
-def chunks(size):
-    """About √size, and a divisor of it if one is near."""
+def chunk_sizes(size):
+    """Into how many chunks so many values are divided, about √size and a divisor if one is near; how wide they are."""
     root = max(int(size**0.5), 1)
     near = [count for count in range(root // 2 + 1, 2 * root + 1) if size % count == 0]
-    return min(near, key=lambda count: abs(count - root), default=root)
+    count = min(near, key=lambda count: abs(count - root), default=root)
+    return count, -(-size // count)
+
+
+def padded_with_never(x, size):
+    """x (rows, v) → (rows, size), with -∞ behind it."""
+    missing = size - x.shape[1]
+    return ops.pad(x, [(0, 0), (0, missing)], constant_values=-np.inf) if missing else x
 
 
 def _last(logits):
@@ -239,6 +248,8 @@ def _loop(unfinished, advance, state, room):
     """The last state of a loop over (position, …, cache); given a `room`, the cache doubles whenever it is full."""
     if room is None:
         return ops.while_loop(unfinished, advance, state)
+    if isinstance(room, int):
+        positive("room", room)
 
     def with_twice_the_room(room, *state):
         def has_room(position, *others):

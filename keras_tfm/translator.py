@@ -101,7 +101,7 @@ class Translator:
         start, step = self.steps(n is not None and self.options.get("coverage_penalty"))
 
         length = ops.shape(sources)[1]
-        if not isinstance(length, int):  # in a graph; twice this is enough for most translations
+        if not isinstance(length, int):  # in a graph: most translations have less than twice as much, none much more
             limits["room"] = (length + 5) // 2
         if n is None:
             ids = decoding.greedy(start, step, sources, **limits, **self._constraints())[:, None]

@@ -178,7 +178,7 @@ def test_a_row_does_not_depend_on_its_batch_nor_on_its_place(name, model):
         assert_close(score[0], scores[row], 1e-4)
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="loops whose shapes change are TensorFlow's alone")
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="JAX's loops keep their shapes")
 @pytest.mark.parametrize("room", [1, 3])
 def test_a_cache_that_doubles_changes_nothing(room, model):
     for decode in (greedy, functools.partial(beam_search, beams=3, n_best=3)):

@@ -12,6 +12,8 @@ from keras_tfm.export.common import replaced, tensorflow
 from keras_tfm.layers import MultiHeadSelfAttention, masks
 from keras_tfm.models.transformer import TokenEmbedding
 
+MOST_SOUGHT = 16  # tokens, up to which finding those that are forbidden too takes less than to mark them in all logits
+
 
 @contextlib.contextmanager
 def lean(check_room=False):
@@ -42,10 +44,12 @@ def lean(check_room=False):
 
 
 def _one_for_all(causal):
-    """One mask for all layers, whose calls have one query, and caches of the same room."""
+    """One mask for all layers of a step: they have one position, one query, and caches of the same room."""
     found = {}
 
     def causal_once(query_len, key_len, start=0):
+        if not ops.is_tensor(start):
+            return causal(query_len, key_len, start)
         if id(start) not in found:
             found[id(start)] = start, causal(query_len, key_len, start)
         return found[id(start)][1]
@@ -74,12 +78,10 @@ def _normalised(layer, x):
 def _highest(x, k):
     """`decoding.highest`, by chunks that lie together: the runtime is quick to gather rows, not single values."""
     tf, (rows, size) = tensorflow(), x.shape
-    count = decoding.chunks(size)
+    count, width = decoding.chunk_sizes(size)
     if count <= k:
         return tf.math.top_k(x, k)
-    width = -(-size // count)
-    x = tf.pad(x, [(0, 0), (0, count * width - size)], constant_values=-np.inf) if count * width > size else x
-    chunks = tf.reshape(x, (rows, count, width))
+    chunks = tf.reshape(decoding.padded_with_never(x, count * width), (rows, count, width))
     best = tf.math.top_k(tf.reduce_max(chunks, axis=-1), k).indices
     values, places = tf.math.top_k(tf.reshape(tf.gather(chunks, best, batch_dims=1), (rows, k * width)), k)
     return values, tf.gather(best, places // width, batch_dims=1) * width + places % width
@@ -88,7 +90,7 @@ def _highest(x, k):
 def _most_probable(most_probable, logits, k, constrain, position, written):
     """`decoding.most_probable` by fewer passes over the vocabulary: what is forbidden is found, and then left out."""
     tf, more = tensorflow(), k + len(constrain.forbidden)
-    if not constrain.only_forbids or more > min(16, logits.shape[1]):
+    if not constrain.only_forbids or more > min(MOST_SOUGHT, logits.shape[1]):
         return most_probable(logits, k, constrain, position, written)
     values, ids = _highest(logits, more)
     # log Σ exp by the most probable token, of which the runtime's softmax takes fewer passes than `logsumexp`

@@ -13,7 +13,7 @@ def saved_model(translator, folder, n_best=None, max_length=None, compare_on=Non
 
     It loads with `tensorflow` and `tensorflow_text` alone. Beams, penalties and constraints are those of the
     translator. Batches may have any size, none too. Each text is one sentence; of what is longer than `max_length` the
-    end is cut off.
+    end is cut off. The search is for TensorFlow's own runtime: XLA would not compile its loops.
 
     Signatures, their inputs and outputs:
         serving_default: texts (batch,) → translation (batch,).
