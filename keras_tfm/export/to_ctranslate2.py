@@ -57,7 +57,8 @@ def run_ctranslate2(folder, translator, num_threads=1):
 
     def run(string):
         (row,) = translator.source_tokenizer.encode([string])
-        (found,) = served.translate_batch([[names[number] for number in row]], **options)
+        longest = min(2 * len(row) + 18, translator.max_length)  # as of `Translator.search`, which counts the end token
+        (found,) = served.translate_batch([[names[number] for number in row]], max_decoding_length=longest, **options)
         return translator.target_tokenizer.decode([[ids[name] for name in found.hypotheses[0]]])[0]
 
     return run
