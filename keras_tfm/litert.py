@@ -32,6 +32,8 @@ class LiteRTTranslator:
 
     def __call__(self, texts):
         """Strings → strings; one by one, those of a length together, since the runtime gets ready for each length."""
+        if isinstance(texts, str):
+            raise ValueError(f"`texts` must be a list of strings. Received: a string, {texts[:40]!r}")
         texts, found = list(texts), {}
         rows = self.source_tokenizer.encode(texts)
         for place in sorted(range(len(rows)), key=lambda place: len(rows[place])):

@@ -20,7 +20,14 @@ def test_a_folder_appears_when_all_is_well(tmp_path):
 
 def test_nobody_loses_a_folder_of_other_files(tmp_path):
     (tmp_path / "diary").write_text("dear diary")
-    for folder, what in ((tmp_path, "with diary"), (tmp_path / "diary", "a file")):
+    (tmp_path / "export").mkdir()
+    for name in ("model.bin", "notes"):  # of an earlier export, and beside it
+        (tmp_path / "export" / name).write_text("of mine")
+    for folder, what in (
+        (tmp_path, "with diary, export$"),
+        (tmp_path / "diary", "a file"),
+        (tmp_path / "export", "with notes$"),
+    ):
         with pytest.raises(ValueError, match=f"`folder` must be new, empty or an earlier export. Received: .*{what}"):
             NewFolder(folder)
 

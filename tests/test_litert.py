@@ -34,6 +34,8 @@ def test_strange_texts_do_no_harm(folder):
     assert len(answers) == len(texts) and answers[0] == ""
     assert answers[1:] == [translate([text])[0] for text in texts[1:]]
     assert translate([]) == []
+    with pytest.raises(ValueError, match="`texts` must be a list of strings. Received: a string, 'a dog'"):
+        translate("a dog")
 
 
 def test_a_folder_without_a_model(tmp_path):

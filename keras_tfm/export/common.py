@@ -12,6 +12,11 @@ import keras
 
 from keras_tfm import text
 
+# What the forms write: a file of each that only it has, and all of them.
+MAIN = {"saved_model.pb", "model.tflite", "model.bin", "step.onnx"}
+OWN = MAIN | {"variables", "assets", "fingerprint.pb", "encoder.onnx", "config.json", "translator.json"}
+OWN |= {f"{side}_vocabulary.json" for side in ("source", "target", "shared")} | {"source_tokenizer", "target_tokenizer"}
+
 
 class Verdict(typing.NamedTuple):
     """How an exported translator compares with the one that it came from."""
@@ -49,10 +54,11 @@ class NewFolder:
         if self.folder.exists() and not self.folder.is_dir():
             raise ValueError(f"`folder` must be new, empty or an earlier export. Received: {self.folder}, a file")
         files = {file.name for file in self.folder.iterdir()} if self.folder.exists() else set()
-        if files and not files & {"saved_model.pb", "model.tflite", "model.bin", "step.onnx"}:
+        others = files - OWN if files & MAIN else files  # which nobody shall lose
+        if others:
             raise ValueError(
                 "`folder` must be new, empty or an earlier export. "
-                f"Received: {self.folder}, with {', '.join(sorted(files))}"
+                f"Received: {self.folder}, with {', '.join(sorted(others))}"
             )
 
     def __enter__(self):
