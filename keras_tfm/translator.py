@@ -95,9 +95,9 @@ class Translator:
         """
         lengths = ops.sum(ops.cast(ops.not_equal(sources, PAD), "int32"), axis=1)
         shortest = self.options.get("min_length", 0)
-        longest = max(min(2 * width + 16, self.max_length), shortest)
+        longest = max(min(longest_translation(width), self.max_length), shortest)
         # each row's own limit, so that it does not depend on what else is in the batch
-        limits = {"max_length": longest, "limits": ops.maximum(2 * lengths + 16, shortest)}
+        limits = {"max_length": longest, "limits": ops.maximum(longest_translation(lengths), shortest)}
         start, step = self.steps(n is not None and self.options.get("coverage_penalty"))
 
         length = ops.shape(sources)[1]
@@ -207,6 +207,11 @@ class Translator:
             return decoding.ensemble(*self.models)
         (model,) = self.models
         return model.start, model.step_and_attention if with_attention else model.step
+
+
+def longest_translation(length):
+    """How many tokens a translation has at the most, for a source of so many; both with their end token."""
+    return 2 * length + 16
 
 
 def _split(pattern, text):

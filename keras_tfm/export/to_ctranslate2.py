@@ -6,6 +6,7 @@ import numpy as np
 from keras_tfm.arguments import one_of
 from keras_tfm.export.common import NewFolder, compare, save_tokenizers
 from keras_tfm.text import PAD, START
+from keras_tfm.translator import longest_translation
 
 # Options of `transformer` that CTranslate2 can compute, the default first; sizes and pre- or post-norm are free.
 CTRANSLATE2 = {
@@ -57,7 +58,7 @@ def run_ctranslate2(folder, translator, num_threads=1):
 
     def run(string):
         (row,) = translator.source_tokenizer.encode([string])
-        longest = min(2 * len(row) + 18, translator.max_length)  # as of `Translator.search`, which counts the end token
+        longest = min(longest_translation(len(row) + 1), translator.max_length)
         (found,) = served.translate_batch([[names[number] for number in row]], max_decoding_length=longest, **options)
         return translator.target_tokenizer.decode([[ids[name] for name in found.hypotheses[0]]])[0]
 

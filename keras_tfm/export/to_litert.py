@@ -13,6 +13,7 @@ from keras_tfm.export.common import NewFolder, compare, graph_of, replaced, save
 from keras_tfm.export.lean import lean
 from keras_tfm.litert import LiteRTTranslator
 from keras_tfm.text import END
+from keras_tfm.translator import longest_translation
 
 # Word → what the converter is told.
 PRECISIONS = {
@@ -39,7 +40,7 @@ def litert(translator, folder, precision="float32", max_length=None, compare_on=
     tf, place = tensorflow(), NewFolder(folder)
     options = PRECISIONS[one_of("precision", precision, PRECISIONS)]
     max_length = min(positive("max_length", max_length or 128), translator.max_length)
-    longest = min(2 * max_length + 16, translator.max_length)
+    longest = min(longest_translation(max_length), translator.max_length)
     start, step = translator.steps()
     variables, lookups = [variable for model in translator.models for variable in model.variables], {}
     values = {id(variable): variable.numpy() for variable in variables}

@@ -11,7 +11,7 @@ from keras_tfm import backend, decoding
 from keras_tfm.arguments import positive
 from keras_tfm.export.common import NewFolder, compare, replaced, save_tokenizers, tensorflow
 from keras_tfm.text import END, PAD, START
-from keras_tfm.translator import Translator
+from keras_tfm.translator import Translator, longest_translation
 
 
 def onnx(translator, folder, max_length=None, compare_on=None):
@@ -106,7 +106,7 @@ def run_onnx(folder, translator):
         ids = np.array([[*row[: max_length - 1], END]], "int32")
         cache = dict(zip(names, encoder.run(names, {"ids": ids}), strict=True))
         tokens, written = np.array([[START]], "int32"), []
-        while len(written) < min(2 * ids.shape[1] + 16, max_length):
+        while len(written) < min(longest_translation(ids.shape[1]), max_length):
             place = {"tokens": tokens, "position": np.array([len(written)], "int32")}
             logits, *caches = step.run(["logits", *(f"next_{name}" for name in names)], place | cache)
             cache = dict(zip(names, caches, strict=True))
