@@ -141,3 +141,16 @@ def test_bad_arguments(make, words):
     with pytest.raises(ValueError) as error:
         make()
     assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_metadata_travels_with_the_model(tmp_path):
+    model = decoder_lm(10, **SIZES)
+    assert model.metadata == {}
+    model.metadata = {"tokenizers": ["a1"], "step": 1200}
+    model.metadata["step"] += 1
+    model.save(tmp_path / "model.keras")
+    for twin in (keras.models.load_model(tmp_path / "model.keras"), type(model).from_config(model.get_config())):
+        assert twin.metadata == {"tokenizers": ["a1"], "step": 1201}
+    model.metadata["model"] = object()
+    with pytest.raises(ValueError, match="`metadata` must hold JSON values"):
+        model.get_config()

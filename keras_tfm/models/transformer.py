@@ -1,5 +1,6 @@
 """Transformers as functional models: an encoder-decoder, a classifier, a language model."""
 
+import json
 import math
 
 import keras
@@ -130,6 +131,9 @@ class Stack:
 class SequenceModel(keras.Model):
     """A functional model that also encodes and decodes, by the same layers, and is saved as the call of its builder.
 
+    Attributes:
+        metadata: a dict of JSON values that is saved with the model, such as fingerprints of its tokenizers.
+
     Methods:
         encode(ids): features of ids (batch, length), from the layers below the output: of a classifier those of each
             text (batch, model_dim), else of each token (batch, length, model_dim), of the source if there is one.
@@ -145,16 +149,23 @@ class SequenceModel(keras.Model):
 
     def __init__(self, builder, arguments, inputs, outputs, encode, start=None, step=None, step_and_attention=None):
         super().__init__(inputs=inputs, outputs=outputs, name=builder)
-        self.builder, self.arguments = builder, arguments
+        self.builder, self.arguments, self.metadata = builder, arguments, {}
         self.encode, self.start, self.step, self.step_and_attention = encode, start, step, step_and_attention
 
     def get_config(self):
-        return {"builder": self.builder, **self.arguments}
+        try:
+            metadata = json.loads(json.dumps(self.metadata))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"`metadata` must hold JSON values. Received: {self.metadata}") from error
+        return {"builder": self.builder, "metadata": metadata, **self.arguments}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         arguments = dict(config)
-        return BUILDERS[arguments.pop("builder")](**arguments)
+        builder, metadata = BUILDERS[arguments.pop("builder")], arguments.pop("metadata", {})
+        model = builder(**arguments)
+        model.metadata = metadata
+        return model
 
 
 def transformer(vocab_size, target_vocab_size=None, num_decoder_layers=None, tied_output=True, packed=False, **options):
