@@ -5,6 +5,7 @@ Everything here is a function of seed, epoch and index: any batch of any epoch c
 
 import functools
 import itertools
+import math
 import sys
 
 import keras
@@ -89,7 +90,7 @@ class _Epochs(keras.utils.PyDataset):
         ]
 
     def __len__(self):
-        return min(map(sum, self.block_steps)) // self.num_workers
+        return min(map(sum, self.block_steps))
 
     def __getitem__(self, index):
         batch = self.batch(0, index)
@@ -109,12 +110,19 @@ class _Epochs(keras.utils.PyDataset):
         if not 0 <= index < len(self):
             raise IndexError(f"`index` must be at least 0 and less than {len(self)}. Received: {index=}")
         sample = epoch % len(self.samples)
-        steps, index = self.block_steps[sample], index * self.num_workers + self.worker
+        steps = self.block_steps[sample]
         for block in self._rng(epoch).permutation(len(steps)) if self.shuffle else range(len(steps)):
             if index < steps[block]:
-                inputs, labels = self._fill(self.samples[sample], self._plan(sample, epoch, int(block))[index])
-                return keras.tree.map_structure(lambda ids: np.concatenate([ids] * self.copies), (inputs, labels))
+                whole = self._fill(self.samples[sample], self._plan(sample, epoch, int(block))[index])
+                return keras.tree.map_structure(self._share, whole)
             index -= steps[block]
+
+    def _share(self, rows):
+        """This worker's rows of a batch; cut after copying, so that row i and row i + batch/2 of all are the same."""
+        extra = -len(rows) % (self.num_workers // math.gcd(self.num_workers, self.copies))  # until it divides evenly
+        rows = np.concatenate([np.pad(rows, ((0, extra), (0, 0)))] * self.copies)
+        size = len(rows) // self.num_workers
+        return rows[self.worker * size : (self.worker + 1) * size]
 
     def _members(self, sample, block, rng):
         """Indices of the pairs of a block, in a random order if there is to be one."""
@@ -162,7 +170,8 @@ class Batches(_Epochs):
         shuffle: whether each epoch has an order of its own.
         seed: other seeds give other orders.
         copies: how often each row comes in its batch; 2 for R-Drop.
-        worker, num_workers: this worker's share of the batches, each `num_workers`-th of them.
+        worker, num_workers: this worker's rows of each batch, for training in several processes: worker 0 gets the first
+            of them, and so on. Where the rows do not divide evenly, rows of padding are added.
         **kwargs: of `keras.utils.PyDataset`, such as `workers`.
 
     `fit(batches)` sees the same batches in each epoch, in the order of Keras; new ones each time are seen by

@@ -135,15 +135,21 @@ def test_repeating_goes_through_the_epochs_from_any_batch_on(make, pairs):
     assert endless.num_batches is None
 
 
-@pytest.mark.parametrize("num_workers", [2, 3])
+@pytest.mark.parametrize("copies", [1, 2])
+@pytest.mark.parametrize("num_workers", [2, 3, 4])
 @EVERY_KIND
-def test_shares_of_workers_are_disjoint_and_complete_up_to_the_remainder(make, num_workers, pairs):
-    whole = make(pairs, 160)
-    shares = [make(pairs, 160, worker=worker, num_workers=num_workers) for worker in range(num_workers)]
-    assert {len(share) for share in shares} == {len(whole) // num_workers}
-    for epoch in (0, 1):
-        together = itertools.chain(*zip(*(epoch_of(share, epoch) for share in shares), strict=True))
-        assert all(map(equal, together, epoch_of(whole, epoch)))
+def test_workers_share_the_rows_of_each_global_batch(make, num_workers, copies, pairs):
+    whole = make(pairs, 160, copies=copies)
+    shares = [make(pairs, 160, copies=copies, worker=worker, num_workers=num_workers) for worker in range(num_workers)]
+    assert {len(share) for share in shares} == {len(whole)}
+    for epoch, index in itertools.product((0, 1), range(len(whole))):
+        parts = [keras.tree.flatten(share.batch(epoch, index)) for share in shares]
+        for expected, *rows in zip(keras.tree.flatten(whole.batch(epoch, index)), *parts, strict=True):
+            assert len({part.shape for part in rows}) == 1
+            together = np.split(np.concatenate(rows), copies)
+            for ours, theirs in zip(together, np.split(expected, copies), strict=True):
+                np.testing.assert_array_equal(ours[: len(theirs)], theirs)
+                assert not ours[len(theirs) :].any() and len(ours) - len(theirs) < num_workers
 
 
 @EVERY_KIND
