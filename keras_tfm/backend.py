@@ -10,6 +10,10 @@ from keras import ops
 from keras.src.backend import get_keras_mask as get_keras_mask
 from keras.src.backend import set_keras_mask
 
+# Nor a public name for what `fit` takes as it is, without looking at the shapes of the first batches.
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+from keras.src.trainers.data_adapters.data_adapter_utils import get_torch_dataloader
+
 
 def fused_attention(q, k, v, key_mask=None, causal=False):
     """Scaled dot-product attention (batch, query, heads, head_dim) by a fused kernel, or None where none is exact.
@@ -159,3 +163,28 @@ def known(value):
         return int(value)
     except (TypeError, NotImplementedError):  # what JAX and TensorFlow raise for a tensor without a value
         return None
+
+
+class Feed(DataAdapter):
+    """Batches of NumPy arrays that `fit` and `evaluate` take, though each may have lengths of its own.
+
+    Subclasses have `num_batches`, None if there is no end, and `one_pass()`, a generator of batches. A `PyDataset`
+    would not do: on TensorFlow, Keras takes the shapes of its first two batches for those of all.
+    """
+
+    batch_size = has_partial_batch = partial_batch_size = None
+
+    def get_numpy_iterator(self):
+        return self.one_pass()
+
+    get_jax_iterator = get_numpy_iterator
+
+    def get_torch_dataloader(self):
+        return get_torch_dataloader(self.one_pass())
+
+    def get_tf_dataset(self):
+        import tensorflow as tf
+
+        first = next(self.one_pass())
+        signature = keras.tree.map_structure(lambda x: tf.TensorSpec([None] * x.ndim, x.dtype), first)
+        return tf.data.Dataset.from_generator(self.one_pass, output_signature=signature).prefetch(tf.data.AUTOTUNE)

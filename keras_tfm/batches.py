@@ -6,11 +6,11 @@ Everything here is a function of seed, epoch and index: any batch of any epoch c
 import functools
 import itertools
 import math
-import sys
 
 import keras
 import numpy as np
 
+from keras_tfm import backend
 from keras_tfm.arguments import positive
 from keras_tfm.text import END, START
 
@@ -64,15 +64,14 @@ def choose_shapes(counts, num_shapes):
     return sorted({tuple(shape) for shape in shapes}, key=lambda shape: (sum(shape), shape))
 
 
-class _Epochs(keras.utils.PyDataset):
+class _Epochs(backend.Feed):
     """Batches of epoch after epoch; which pairs are in them and how they look is for subclasses to say, block by block:
 
     _plan(sample, epoch, block): a list with what each batch of a block holds; as long in every epoch.
     _fill(pairs, plan): inputs and labels, of one entry of that list.
     """
 
-    def __init__(self, pairs, shuffle, seed, copies, worker, num_workers, **kwargs):
-        super().__init__(**kwargs)
+    def __init__(self, pairs, shuffle, seed, copies, worker, num_workers):
         self.samples = pairs if isinstance(pairs, (list, tuple)) else [pairs]
         if not self.samples:
             raise ValueError(f"`pairs` must be `TokenPairs` or a list of them. Received: {pairs=}")
@@ -80,6 +79,7 @@ class _Epochs(keras.utils.PyDataset):
         self.worker, self.num_workers = worker, positive("num_workers", num_workers)
         if worker not in range(num_workers):
             raise ValueError(f"`worker` must be one of 0 … num_workers - 1. Received: {worker=}, {num_workers=}")
+        self.epoch = -1  # that `fit` is in
 
     @functools.cached_property
     def block_steps(self):
@@ -93,8 +93,19 @@ class _Epochs(keras.utils.PyDataset):
         return min(map(sum, self.block_steps))
 
     def __getitem__(self, index):
-        batch = self.batch(0, index)
-        return batch if len(self) == 1 else _or_sample(batch, index)
+        return self.batch(0, index)
+
+    @property
+    def num_batches(self):
+        return len(self)
+
+    def on_epoch_begin(self):
+        self.epoch += 1
+
+    def one_pass(self):
+        epoch = max(self.epoch, 0)
+        for index in range(len(self)):
+            yield self.batch(epoch, index)
 
     def mean_tokens(self):
         """Labels of a batch, the end tokens among them, on the average."""
@@ -135,25 +146,17 @@ class _Epochs(keras.utils.PyDataset):
         return np.random.default_rng([self.seed, *numbers])
 
 
-def _or_sample(batch, index):
-    """The batch; but Keras on TensorFlow takes batches 0 and 1 for samples of all shapes: those must not be alike."""
-    caller = sys._getframe(2)  # of `__getitem__`; before Python 3.12, a comprehension inside of the function
-    if "get_tf_dataset" in (caller.f_code.co_name, caller.f_back.f_code.co_name):
-        return keras.tree.map_structure(lambda ids: ids[:, : index + 1], batch)
-    return batch
-
-
-class _Endless(keras.utils.PyDataset):
+class _Endless(backend.Feed):
     """Batches, epoch after epoch."""
 
     num_batches = None  # Keras' word for: without end
 
     def __init__(self, batches, first):
-        super().__init__(batches.workers, batches.use_multiprocessing, batches.max_queue_size)
         self.batches, self.first = batches, first
 
-    def __getitem__(self, index):
-        return _or_sample(self.batches.batch(*divmod(self.first + index, len(self.batches))), index)
+    def one_pass(self):
+        for number in itertools.count(self.first):
+            yield self.batches.batch(*divmod(number, len(self.batches)))
 
 
 class Batches(_Epochs):
@@ -170,12 +173,12 @@ class Batches(_Epochs):
         shuffle: whether each epoch has an order of its own.
         seed: other seeds give other orders.
         copies: how often each row comes in its batch; 2 for R-Drop.
-        worker, num_workers: this worker's rows of each batch, for training in several processes: worker 0 gets the first
-            of them, and so on. Where the rows do not divide evenly, rows of padding are added.
-        **kwargs: of `keras.utils.PyDataset`, such as `workers`.
+        worker, num_workers: this worker's rows of each batch, for training in several processes: the first of them for
+            worker 0, and so on. Where the rows do not divide evenly, rows of padding are added.
 
-    `fit(batches)` sees the same batches in each epoch, in the order of Keras; new ones each time are seen by
-    `fit(batches.repeat(), steps_per_epoch=len(batches), shuffle=False)`.
+    `fit`, `evaluate` and `validation_data` take them as they are; `shuffle` and `class_weight` of `fit` change nothing.
+    Each pass over them is another epoch, with another order if they are shuffled. To say which batch comes first:
+    `fit(batches.repeat(first), steps_per_epoch=…)`. `batches[index]` is a batch of epoch 0.
 
     >>> import tempfile
     >>> from keras_tfm.data import encode_pairs
@@ -197,9 +200,8 @@ class Batches(_Epochs):
         copies=1,
         worker=0,
         num_workers=1,
-        **kwargs,
     ):
-        super().__init__(pairs, shuffle, seed, copies, worker, num_workers, **kwargs)
+        super().__init__(pairs, shuffle, seed, copies, worker, num_workers)
         positive("batch_tokens", batch_tokens)
         counts = _length_counts(self.samples)
         self.shapes = choose_shapes(counts, positive("num_shapes", num_shapes))
@@ -252,7 +254,7 @@ class PackedBatches(_Epochs):
 
     Args:
         length: tokens of a row, on each side.
-        pairs, batch_tokens, shuffle, seed, copies, worker, num_workers, **kwargs: as in `Batches`.
+        pairs, batch_tokens, shuffle, seed, copies, worker, num_workers: as in `Batches`.
 
     >>> import tempfile
     >>> from keras_tfm.data import encode_pairs
@@ -269,10 +271,8 @@ class PackedBatches(_Epochs):
     array([[103,   2, 105, 106,   2,   0]], dtype=int32)
     """
 
-    def __init__(
-        self, pairs, batch_tokens=4096, length=128, shuffle=True, seed=0, copies=1, worker=0, num_workers=1, **kwargs
-    ):
-        super().__init__(pairs, shuffle, seed, copies, worker, num_workers, **kwargs)
+    def __init__(self, pairs, batch_tokens=4096, length=128, shuffle=True, seed=0, copies=1, worker=0, num_workers=1):
+        super().__init__(pairs, shuffle, seed, copies, worker, num_workers)
         longest = max(_length_counts(self.samples).shape) - 1
         if positive("length", length) < longest:
             raise ValueError(f"`length` must hold the longest text, of {longest} tokens. Received: {length=}")

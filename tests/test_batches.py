@@ -1,3 +1,5 @@
+import _thread
+import contextlib
 import functools
 import itertools
 import json
@@ -5,6 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import threading
 
 import keras
 import numpy as np
@@ -129,10 +132,9 @@ def test_without_shuffling_all_epochs_and_seeds_are_the_same(make, pairs):
 def test_repeating_goes_through_the_epochs_from_any_batch_on(make, pairs):
     batches = make(pairs, 160)
     for first in (0, 1, len(batches) - 1, 2 * len(batches) + 3):
-        endless = batches.repeat(first)
-        for index in (0, 1, 2, len(batches)):
-            assert equal(endless[index], batches.batch(*divmod(first + index, len(batches))))
-    assert endless.num_batches is None
+        endless = batches.repeat(first).get_numpy_iterator()
+        for index, batch in enumerate(itertools.islice(endless, len(batches) + 1)):
+            assert equal(batch, batches.batch(*divmod(first + index, len(batches))))
 
 
 @pytest.mark.parametrize("copies", [1, 2])
@@ -257,20 +259,58 @@ def tiny_model():
     return model
 
 
-@pytest.mark.parametrize("workers, alike", [(1, False), (1, True), (2, True)])
-def test_fit_takes_batches_of_all_shapes(workers, alike, tmp_path):
+@pytest.mark.parametrize("alike", [False, True])
+def test_fit_and_evaluate_take_batches_of_all_shapes(alike, tmp_path):
     """Also where the first two are alike, and more than once."""
     texts = [("a", "b")] * (48 if alike else 24) + [("aa", "bb")] * 16 + [("aaaaa", "bbb")] * 8
-    batches = Batches(encode(texts, tmp_path), 48, num_shapes=9, shuffle=False, workers=workers)
+    batches = Batches(encode(texts, tmp_path), 48, num_shapes=9, shuffle=False)
     shapes = [(inputs["source"].shape[1], labels.shape[1]) for inputs, labels in epoch_of(batches)]
     assert len(set(shapes)) == 3 and (shapes[0] == shapes[1]) == alike
     model, steps = tiny_model(), len(batches)
     before = model.get_weights()
     for _ in range(2):
-        model.fit(batches, validation_data=batches, verbose=0)
+        model.fit(batches, epochs=2, validation_data=batches, verbose=0)
         model.fit(batches.repeat(first=3), steps_per_epoch=steps, epochs=2, shuffle=False, verbose=0)
     assert any((old != new).any() for old, new in zip(before, model.get_weights(), strict=True))
+    assert model.evaluate(batches, verbose=0) == model.evaluate(batches, verbose=0) > 0
     assert all(equal(batches[index], batches.batch(0, index)) for index in range(steps))
+
+
+def test_samples_of_one_batch_may_have_different_shapes(tmp_path):
+    batches = Batches([encode([("a" * n, "b")], tmp_path / str(n)) for n in (2, 7)], num_shapes=2)
+    assert len(batches) == 1 and not equal(batches.batch(0, 0), batches.batch(1, 0))
+    tiny_model().fit(batches, epochs=3, verbose=0)
+
+
+def test_each_epoch_of_fit_has_an_order_of_its_own(tmp_path):
+    seen = []
+
+    class Watched(Batches):
+        def batch(self, epoch, index):
+            seen.append((epoch, index))
+            return super().batch(epoch, index)
+
+    batches = Watched(encode(random_texts(60), tmp_path), 160, num_shapes=2)
+    model = tiny_model()
+    model.fit(batches, epochs=3, verbose=0)
+    everything = set(range(len(batches)))
+    assert sum({index for epoch, index in seen if epoch == number} == everything for number in range(9)) >= 3
+
+
+def test_batches_do_not_depend_on_who_asks(tmp_path):
+    batches, found, done = Batches(encode(random_texts(60), tmp_path), 160), [], threading.Event()
+
+    def get_tf_dataset():
+        return [batches[index] for index in range(2)]
+
+    def top_level():  # no other function stands behind this one, as in a script
+        with contextlib.suppress(Exception):
+            found.append(batches[0])
+        done.set()
+
+    assert equal(get_tf_dataset(), [batches.batch(0, index) for index in range(2)])
+    _thread.start_new_thread(top_level, ())
+    assert done.wait(30) and equal(found, [batches.batch(0, 0)])
 
 
 def test_fit_takes_packed_batches(tmp_path):
