@@ -28,7 +28,7 @@ def test_flags_are_the_arguments_of_the_builder():
     functions = transformer, Stack.__init__, TransformerEncoderBlock.__init__
     names = {name for function in functions for name in inspect.signature(function).parameters}
     names |= set(MultiHeadSelfAttention.OPTIONS)
-    not_flags = {"self", "name", "block", "options", "kwargs", "vocab_size", "target_vocab_size", "causal"}
+    not_flags = {"self", "name", "dtype", "block", "options", "kwargs", "vocab_size", "target_vocab_size", "causal"}
     assert names - not_flags == set(MODEL_FLAGS)
 
 

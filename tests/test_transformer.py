@@ -143,6 +143,39 @@ def test_bad_arguments(make, words):
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
+BUILDS = {
+    "transformer": lambda **options: transformer(10, **SIZES, **options),
+    "encoder_classifier": lambda **options: encoder_classifier(10, 3, **SIZES, **options),
+    "decoder_lm": lambda **options: decoder_lm(10, **SIZES, **options),
+}
+
+
+def policies(model):
+    return {layer.path: layer.dtype_policy.name for layer in model._flatten_layers()}
+
+
+@pytest.mark.parametrize("builder", BUILDS)
+def test_precision_and_name_reach_every_layer_and_are_saved(builder, tmp_path):
+    options = {"norm_first": True, "positions_combine": "concat", "name": "mine"}
+    given = BUILDS[builder](dtype="mixed_bfloat16", **options)
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = BUILDS[builder](**options)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    expected = policies(model)
+    assert model.name == "mine" and expected["mine"] == "mixed_bfloat16" and policies(given) == expected
+    model.save(tmp_path / "model.keras")
+    for twin in (keras.models.load_model(tmp_path / "model.keras"), type(model).from_config(model.get_config())):
+        assert twin.name == "mine" and policies(twin) == expected
+
+
+def test_a_model_of_float16_scales_its_loss():
+    model = decoder_lm(10, dtype="mixed_float16", **SIZES)
+    model.compile("adam", "mse")
+    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+
+
 def test_metadata_travels_with_the_model(tmp_path):
     model = decoder_lm(10, **SIZES)
     assert model.metadata == {}

@@ -42,10 +42,18 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
         return ops.not_equal(inputs, 0) if "int" in keras.backend.standardize_dtype(inputs.dtype) else None
 
 
-def _embedding(vocab_size, dim, tied, name):
+def _embedding(vocab_size, dim, tied, name, dtype):
     """Features of unit size come out, and logits of unit size from features of unit size."""
     initializer = keras.initializers.RandomNormal(stddev=dim**-0.5)
-    return TokenEmbedding(positive("vocab_size", vocab_size), dim, tied, initializer, mask_zero=True, name=name)
+    vocab_size = positive("vocab_size", vocab_size)
+    return TokenEmbedding(vocab_size, dim, tied, initializer, mask_zero=True, name=name, dtype=dtype)
+
+
+def _policy_name(dtype):
+    """What a model is saved with, so that it loads with the precision that it was built with."""
+    name = keras.dtype_policies.get(dtype).name
+    keras.dtype_policies.get(name)  # an error for policies that a name cannot bring back
+    return name
 
 
 class Stack:
@@ -61,6 +69,7 @@ class Stack:
         positions_in: where the first three enter: "input", or "every_layer".
         positions_combine: how they do: "add", or "concat", and back to `model_dim` by a dense layer.
         max_length: how many learned positions there are.
+        dtype: the precision of all layers, such as "mixed_bfloat16"; by default Keras' global policy.
         **options: any other option of the blocks: `norm_first`, `norm`, `activation`, `score`, `heads`, `num_kv_heads`,
             `mixing`, `window` (of self-attention), `attention_dropout`.
     """
@@ -78,12 +87,13 @@ class Stack:
         positions_in="input",
         positions_combine="add",
         max_length=512,
+        dtype=None,
         **options,
     ):
         self.model_dim = positive("model_dim", model_dim)
         one_of("positions", positions, (*ENCODINGS, *SCHEMES))
         one_of("positions_in", positions_in, ("input", "every_layer"))
-        self.dropout = keras.layers.Dropout(rate("dropout", dropout), name=f"{name}_dropout")
+        self.dropout = keras.layers.Dropout(rate("dropout", dropout), name=f"{name}_dropout", dtype=dtype)
         self.blocks = [
             block(
                 num_heads,
@@ -91,6 +101,7 @@ class Stack:
                 dropout=dropout,
                 positions=positions if positions in SCHEMES else None,
                 name=f"{name}_{number}",
+                dtype=dtype,
                 **options,
             )
             for number in range(positive("num_layers", num_layers))
@@ -99,12 +110,14 @@ class Stack:
         if positions in ENCODINGS:
             limit = positive("max_length", max_length) if positions == "learned" else None
             for number in range(num_layers if positions_in == "every_layer" else 1):
-                encoding = PositionalEncoding(positions, positions_combine, limit, name=f"{name}_positions_{number}")
-                back = keras.layers.Dense(model_dim, name=f"{name}_positions_dense_{number}")
+                encoding = PositionalEncoding(
+                    positions, positions_combine, limit, name=f"{name}_positions_{number}", dtype=dtype
+                )
+                back = keras.layers.Dense(model_dim, name=f"{name}_positions_dense_{number}", dtype=dtype)
                 self.encodings.append((encoding, back if positions_combine == "concat" else lambda x: x))
         self.norm = lambda x: x
         if options.get("norm_first"):  # then nothing has normalised what leaves the last block
-            self.norm = NORMS[options.get("norm", "layer")](name=f"{name}_norm")
+            self.norm = NORMS[options.get("norm", "layer")](name=f"{name}_norm", dtype=dtype)
             self.norm.supports_masking = True
 
     def __call__(self, x, memory=None, cache=None, start=0, positions=None, **masks):
@@ -148,7 +161,8 @@ class SequenceModel(keras.Model):
     """
 
     def __init__(self, builder, arguments, inputs, outputs, encode, start=None, step=None, step_and_attention=None):
-        super().__init__(inputs=inputs, outputs=outputs, name=builder)
+        super().__init__(inputs=inputs, outputs=outputs, name=arguments["name"] or builder)
+        self.dtype_policy = arguments["dtype"]  # which Keras asks whether to scale the loss
         self.builder, self.arguments, self.metadata = builder, arguments, {}
         self.encode, self.start, self.step, self.step_and_attention = encode, start, step, step_and_attention
 
@@ -168,7 +182,16 @@ class SequenceModel(keras.Model):
         return model
 
 
-def transformer(vocab_size, target_vocab_size=None, num_decoder_layers=None, tied_output=True, packed=False, **options):
+def transformer(
+    vocab_size,
+    target_vocab_size=None,
+    num_decoder_layers=None,
+    tied_output=True,
+    packed=False,
+    dtype=None,
+    name=None,
+    **options,
+):
     """The encoder-decoder of https://arxiv.org/abs/1706.03762.
 
     Args:
@@ -178,6 +201,7 @@ def transformer(vocab_size, target_vocab_size=None, num_decoder_layers=None, tie
         tied_output: whether the logits use the embeddings of the target.
         packed: whether rows hold several pairs; there are more inputs then, all (batch, length): `source_segments`,
             `source_positions`, `target_segments`, `target_positions`.
+        dtype, name: precision of all layers, Keras' global policy by default, and name of the model.
         **options: sizes and choices of both stacks, see `Stack`; or a preset, `**PRESETS["base"]`.
 
     Returns:
@@ -189,14 +213,15 @@ def transformer(vocab_size, target_vocab_size=None, num_decoder_layers=None, tie
     >>> print(model(ids).shape)
     (2, 5, 100)
     """
-    encoder = Stack("encoder", TransformerEncoderBlock, **options)
+    dtype = _policy_name(dtype)
+    encoder = Stack("encoder", TransformerEncoderBlock, dtype=dtype, **options)
     decoder_layers = {"num_layers": num_decoder_layers} if num_decoder_layers else {}
-    decoder = Stack("decoder", TransformerDecoderBlock, **{**options, **decoder_layers})
+    decoder = Stack("decoder", TransformerDecoderBlock, dtype=dtype, **{**options, **decoder_layers})
     if target_vocab_size is None:
-        embed = embed_target = _embedding(vocab_size, encoder.model_dim, tied_output, "embedding")
+        embed = embed_target = _embedding(vocab_size, encoder.model_dim, tied_output, "embedding", dtype)
     else:
-        embed = _embedding(vocab_size, encoder.model_dim, True, "source_embedding")
-        embed_target = _embedding(target_vocab_size, encoder.model_dim, tied_output, "target_embedding")
+        embed = _embedding(vocab_size, encoder.model_dim, True, "source_embedding", dtype)
+        embed_target = _embedding(target_vocab_size, encoder.model_dim, tied_output, "target_embedding", dtype)
 
     extra = [f"{side}_{what}" for side in ("source", "target") for what in ("segments", "positions")] if packed else []
     inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in ("source", "target", *extra)}
@@ -227,16 +252,18 @@ def transformer(vocab_size, target_vocab_size=None, num_decoder_layers=None, tie
         return logits, cache, weights[:, -1]
 
     arguments = {"vocab_size": vocab_size, "target_vocab_size": target_vocab_size, "packed": packed}
-    arguments |= {"num_decoder_layers": num_decoder_layers, "tied_output": tied_output, **options}
+    arguments |= {"num_decoder_layers": num_decoder_layers, "tied_output": tied_output, "dtype": dtype, "name": name}
+    arguments |= options
     return SequenceModel("transformer", arguments, inputs, logits, encode, start, step, step_and_attention)
 
 
-def encoder_classifier(vocab_size, num_classes, pooling="mean", **options):
+def encoder_classifier(vocab_size, num_classes, pooling="mean", dtype=None, name=None, **options):
     """An encoder that sorts texts into classes: ids (batch, length) → logits (batch, num_classes).
 
     Args:
         vocab_size, num_classes: number of tokens and of classes.
         pooling: what stands for the text: the "mean" or the "max" of its tokens, or the "first" of them.
+        dtype, name: as for `transformer`; the logits are float32.
         **options: sizes and choices of the encoder, see `Stack`; or a preset, `**PRESETS["base"]`.
 
     >>> model = encoder_classifier(vocab_size=100, num_classes=3, **PRESETS["tiny"])
@@ -244,9 +271,10 @@ def encoder_classifier(vocab_size, num_classes, pooling="mean", **options):
     (2, 3)
     """
     one_of("pooling", pooling, ("mean", "max", "first"))
-    encoder = Stack("encoder", TransformerEncoderBlock, **options)
-    embed = _embedding(vocab_size, encoder.model_dim, True, "embedding")
-    mean = keras.layers.GlobalAveragePooling1D(name="pooling")
+    dtype = _policy_name(dtype)
+    encoder = Stack("encoder", TransformerEncoderBlock, dtype=dtype, **options)
+    embed = _embedding(vocab_size, encoder.model_dim, True, "embedding", dtype)
+    mean = keras.layers.GlobalAveragePooling1D(name="pooling", dtype=dtype)
 
     def encode(source):
         x = encoder(embed(source))
@@ -258,24 +286,33 @@ def encoder_classifier(vocab_size, num_classes, pooling="mean", **options):
 
     source = keras.Input((None,), dtype="int32", name="source")
     logits = keras.layers.Dense(positive("num_classes", num_classes), dtype="float32", name="classes")(encode(source))
-    arguments = {"vocab_size": vocab_size, "num_classes": num_classes, "pooling": pooling, **options}
+    arguments = {
+        "vocab_size": vocab_size,
+        "num_classes": num_classes,
+        "pooling": pooling,
+        "dtype": dtype,
+        "name": name,
+        **options,
+    }
     return SequenceModel("encoder_classifier", arguments, source, logits, encode)
 
 
-def decoder_lm(vocab_size, tied_output=True, **options):
-    """A decoder alone, that foretells the next token: ids (batch, length) → logits (batch, length, vocab_size).
+def decoder_lm(vocab_size, tied_output=True, dtype=None, name=None, **options):
+    """A decoder-only language model: ids (batch, length) → logits of the next token (batch, length, vocab_size).
 
     Args:
         vocab_size: number of tokens.
         tied_output: whether the logits use the embeddings.
+        dtype, name: as for `transformer`.
         **options: sizes and choices of the decoder, see `Stack`; or a preset, `**PRESETS["base"]`.
 
     >>> model = decoder_lm(vocab_size=100, **PRESETS["tiny"])
     >>> print(model(ops.ones((2, 7), dtype="int32")).shape)
     (2, 7, 100)
     """
-    decoder = Stack("decoder", TransformerDecoderBlock, **options)
-    embed = _embedding(vocab_size, decoder.model_dim, tied_output, "embedding")
+    dtype = _policy_name(dtype)
+    decoder = Stack("decoder", TransformerDecoderBlock, dtype=dtype, **options)
+    embed = _embedding(vocab_size, decoder.model_dim, tied_output, "embedding", dtype)
     target = keras.Input((None,), dtype="int32", name="target")
 
     def encode(tokens):
@@ -290,7 +327,7 @@ def decoder_lm(vocab_size, tied_output=True, **options):
         x, cache = decoder(backend.without_mask(embed(tokens)), cache=cache, start=position)
         return embed(x, reverse=True), cache
 
-    arguments = {"vocab_size": vocab_size, "tied_output": tied_output, **options}
+    arguments = {"vocab_size": vocab_size, "tied_output": tied_output, "dtype": dtype, "name": name, **options}
     return SequenceModel("decoder_lm", arguments, target, logits, encode, start, step)
 
 
