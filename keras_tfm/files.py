@@ -94,17 +94,17 @@ def read_json(path, required=(), remedy=RESTORE):
     return content
 
 
-def write_manifest(folder, **settings):
-    """Writes `translator.json`: settings, and a checksum of every other file of the folder."""
+def write_manifest(folder, name="translator.json", /, **settings):
+    """Writes settings and a checksum of every other file of the folder."""
     folder = pathlib.Path(folder)
     files = {str(path.relative_to(folder)): checksum(path) for path in sorted(folder.rglob("*")) if path.is_file()}
-    write_json(folder / "translator.json", {**settings, "files": files})
+    write_json(folder / name, {**settings, "files": files})
 
 
-def read_manifest(folder, required=()):
+def read_manifest(folder, name="translator.json", required=()):
     """The settings that `write_manifest` wrote, after a look at every file's checksum."""
     folder = pathlib.Path(folder)
-    settings = read_json(folder / "translator.json", required)
+    settings = read_json(folder / name, required)
     files = settings.pop("files", {})
     for name, expected in files.items() if isinstance(files, dict) else ():
         check(folder / name, expected)

@@ -10,6 +10,7 @@ import json
 import pathlib
 import tempfile
 
+from keras_tfm import files
 from keras_tfm.arguments import one_of, positive, rate
 
 PAD, START, END, UNKNOWN = SPECIALS = range(4)
@@ -139,7 +140,8 @@ class SentencePieceTokenizer:
     @classmethod
     def load(cls, folder):
         """Reads what `save` wrote."""
-        return cls((folder / "sentencepiece.model").read_bytes())
+        with files.reading(folder / "sentencepiece.model"):
+            return cls((folder / "sentencepiece.model").read_bytes())
 
 
 class ByteTokenizer:
@@ -239,20 +241,34 @@ class KerasHubTokenizer:
 
     def save(self, folder):
         """Writes configuration and vocabulary into a folder."""
-        import keras
-
-        (folder / "keras_hub.json").write_text(json.dumps(keras.saving.serialize_keras_object(self.tokenizer)))
+        name, config = type(self.tokenizer).__name__, self.tokenizer.get_config()
+        if _keras_hub_classes().get(name) is not type(self.tokenizer):
+            raise ValueError(f"`tokenizer` must be of a class of keras_hub.tokenizers. Received: {self.tokenizer}")
+        files.write_json(folder / "keras_hub.json", {"class_name": name, "config": {**config, "dtype": "int32"}})
         self.tokenizer.save_assets(str(folder))
 
     @classmethod
     def load(cls, folder):
-        """Reads what `save` wrote."""
-        import keras
-        import keras_hub  # noqa: F401, registers its classes
+        """Reads what `save` wrote. Keras' own way of loading would import any module that the file names."""
+        path, assets = folder / "keras_hub.json", {"vocabulary", "merges", "proto"}  # which may name foreign files
+        content = files.read_json(path, required=("class_name", "config"))
+        with files.reading(path):
+            make = _keras_hub_classes()[content["class_name"]]
+            config = {**content["config"], "dtype": "int32", **dict.fromkeys(assets & {*content["config"]})}
+            if "class_name" in json.dumps(config):
+                raise ValueError("must hold plain values only")
+            tokenizer = make(**config)
+        with files.reading(folder):
+            tokenizer.load_assets(str(folder))
+            return cls(tokenizer)
 
-        tokenizer = keras.saving.deserialize_keras_object(json.loads((folder / "keras_hub.json").read_text()))
-        tokenizer.load_assets(str(folder))
-        return cls(tokenizer)
+
+def _keras_hub_classes():
+    """The tokenizers of keras-hub by name."""
+    from keras_hub import tokenizers
+
+    classes = {name: value for name, value in vars(tokenizers).items() if isinstance(value, type)}
+    return {name: value for name, value in classes.items() if value is not tokenizers.Tokenizer}
 
 
 class _ShiftedInGraph:
@@ -271,8 +287,13 @@ class _ShiftedInGraph:
 TOKENIZERS = {cls.__name__: cls for cls in (SentencePieceTokenizer, ByteTokenizer, KerasHubTokenizer)}
 
 
+# All files that they write, as far as we know those of keras-hub.
+OWN = {"tokenizer.json", "sentencepiece.model", "keras_hub.json", "vocabulary.txt", "vocabulary.json", "vocabulary.spm"}
+OWN |= {"merges.txt"}
+
+
 def save_tokenizer(tokenizer, folder):
-    """Writes a tokenizer into a folder, which is made if need be.
+    """Writes a tokenizer into a folder of its own, whole or not at all; an earlier tokenizer is replaced.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -280,28 +301,34 @@ def save_tokenizer(tokenizer, folder):
     >>> load_tokenizer(folder).vocab_size
     260
     """
-    folder = pathlib.Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     name = one_of("tokenizer", type(tokenizer).__name__, TOKENIZERS)
-    tokenizer.save(folder)
-    (folder / "tokenizer.json").write_text(json.dumps({"class": name}))
+    with files.NewFolder(folder, {"tokenizer.json"}, OWN) as new:
+        tokenizer.save(new)
+        files.write_manifest(new, "tokenizer.json", **{"class": name})
 
 
 def load_tokenizer(folder):
     """Reads a tokenizer that `save_tokenizer` wrote."""
     folder = pathlib.Path(folder)
-    if not (folder / "tokenizer.json").exists():
+    files.settle(folder)
+    path = folder / "tokenizer.json"
+    if not path.exists():
         raise ValueError(f"`folder` must be one that `save_tokenizer` wrote. Received: folder={str(folder)!r}")
-    name = json.loads((folder / "tokenizer.json").read_text())["class"]
-    return TOKENIZERS[one_of("class", name, TOKENIZERS)].load(folder)
+    name = files.read_manifest(folder, "tokenizer.json", required=("class",))["class"]
+    with files.reading(path):
+        one_of("class", name, TOKENIZERS)
+    return TOKENIZERS[name].load(folder)
 
 
 def fingerprint(tokenizer):
-    """A string that is another one for another tokenizer: a hash of all that `save_tokenizer` writes."""
+    """A string that is another one for another tokenizer: a hash of its class and of all that it writes."""
+    digest = hashlib.sha256(type(tokenizer).__name__.encode())
     with tempfile.TemporaryDirectory() as folder:
-        save_tokenizer(tokenizer, folder)
-        files = sorted(path for path in pathlib.Path(folder).rglob("*") if path.is_file())
-        return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+        tokenizer.save(pathlib.Path(folder))
+        for path in sorted(pathlib.Path(folder).rglob("*")):
+            if path.is_file():
+                digest.update(f"{path.name} {files.checksum(path)}".encode())
+    return digest.hexdigest()
 
 
 def _clean(texts):

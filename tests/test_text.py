@@ -1,10 +1,12 @@
 import functools
+import json
 
 import numpy as np
 import pytest
 from conftest import BACKEND
 
 from keras_tfm import text
+from keras_tfm.files import DamagedFile
 from keras_tfm.text import (
     END,
     KINDS,
@@ -265,7 +267,105 @@ def test_other_tokenizers_have_other_fingerprints():
     assert len({text.fingerprint(other) for other in others}) == len(others)
 
 
+def test_a_fingerprint_is_that_of_what_the_tokenizer_does_not_of_its_file(tmp_path):
+    save_tokenizer(tokenizer("char"), tmp_path / "folder")
+    (tmp_path / "folder/tokenizer.json").write_text('{"class":\n"SentencePieceTokenizer"}')  # as earlier versions wrote
+    assert text.fingerprint(load_tokenizer(tmp_path / "folder")) == text.fingerprint(tokenizer("char"))
+
+
+def test_a_tokenizer_is_written_whole_and_takes_nothing_away(tmp_path, monkeypatch):
+    folder = tmp_path / "tokenizer"
+    save_tokenizer(tokenizer("char"), folder)
+
+    def fail(self, folder):
+        (folder / "sentencepiece.model").write_bytes(b"half of i")
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError):
+        patch.setattr(SentencePieceTokenizer, "save", fail)
+        save_tokenizer(tokenizer("bpe"), folder)
+    assert load_tokenizer(folder).model == tokenizer("char").model and list(tmp_path.iterdir()) == [folder]
+    save_tokenizer(tokenizer("bytes"), folder)  # nothing of the other one is left
+    assert [file.name for file in folder.iterdir()] == ["tokenizer.json"]
+    (folder / "notes").write_text("of mine")
+    with pytest.raises(ValueError, match="`folder` must be new, empty or an earlier.*with notes$"):
+        save_tokenizer(tokenizer("char"), folder)
+    assert (folder / "notes").read_text() == "of mine"
+
+
+def damages(content):
+    """Bytes that are no longer what was written: none, half, a flipped bit, JSON of another kind."""
+    yield b""
+    yield content[: len(content) // 2]
+    for place in range(3, len(content), max(len(content) // 5, 1)):
+        yield content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :]
+    yield from (b"[]", b"7", b"null", b'"class"', b"{}", b'{"class": 3}', b'{"class": "os.system"}', b"\x80\x04.")
+
+
+@pytest.mark.parametrize("make, kind", [(tokenizer, "bpe"), (tokenizer, "bytes"), (keras_hub_tokenizer, "word_piece")])
+def test_a_damaged_file_is_named(make, kind, tmp_path):
+    save_tokenizer(make(kind), tmp_path / "tokenizer")
+    for file in sorted((tmp_path / "tokenizer").iterdir()):
+        content = file.read_bytes()
+        for damaged in damages(content):
+            file.write_bytes(damaged)
+            with pytest.raises(DamagedFile, match=f"{file.name}: damaged, or not the right kind of file"):
+                load_tokenizer(tmp_path / "tokenizer")
+        file.unlink()
+        with pytest.raises(ValueError, match=f"{file.name}|`folder` must be one that `save_tokenizer` wrote"):
+            load_tokenizer(tmp_path / "tokenizer")
+        file.write_bytes(content)
+    load_tokenizer(tmp_path / "tokenizer")
+
+
+@pytest.mark.parametrize("damaged", [b"", b"half of i", b"\x0a\xff\xff\xff\x7f"])
+def test_a_damaged_model_is_named_where_no_checksum_was_written(damaged, tmp_path):
+    (tmp_path / "tokenizer.json").write_text('{"class": "SentencePieceTokenizer"}')
+    (tmp_path / "sentencepiece.model").write_bytes(damaged)
+    with pytest.raises(DamagedFile, match="sentencepiece.model: damaged, or not the right kind of file"):
+        load_tokenizer(tmp_path)
+
+
 # ── keras-hub ──
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"module": "keras.layers", "class_name": "Dense", "config": {"units": 1}},
+        {"module": "touching", "class_name": "Tokenizer", "config": {}},  # a module beside the program
+        {
+            "class_name": "WordPieceTokenizer",
+            "config": {"split": {"module": "touching", "class_name": "A", "config": {}}},
+        },
+        {"class_name": "compute_word_piece_vocabulary", "config": {}},
+        {"class_name": "Tokenizer", "config": {}},
+        {"class_name": ["WordPieceTokenizer"], "config": {}},
+        {"class_name": "WordPieceTokenizer", "config": {"dtype": {"module": "touching", "class_name": "A"}}},
+        {"class_name": "WordPieceTokenizer", "config": {"vocabulary": __file__}},
+    ],
+)
+def test_nothing_in_a_file_of_keras_hub_is_executed(content, tmp_path, monkeypatch):
+    pytest.importorskip("keras_hub", reason="keras-hub is not installed")
+    (tmp_path / "touching.py").write_text(f"open({str(tmp_path / 'touched')!r}, 'w')\nclass A: pass\nTokenizer = A")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer/tokenizer.json").write_text('{"class": "KerasHubTokenizer"}')
+    (tmp_path / "tokenizer/keras_hub.json").write_text(json.dumps(content))
+    with pytest.raises((DamagedFile, FileNotFoundError), match="keras_hub.json|No such file.*tokenizer/vocabulary.txt"):
+        load_tokenizer(tmp_path / "tokenizer")
+    assert not (tmp_path / "touched").exists()
+
+
+def test_a_class_of_ones_own_is_refused_before_it_is_written(tmp_path):
+    hub = pytest.importorskip("keras_hub", reason="keras-hub is not installed").tokenizers
+
+    class Mine(hub.WordPieceTokenizer):
+        pass
+
+    with pytest.raises(ValueError, match="`tokenizer` must be of a class of keras_hub.tokenizers. Received: .*Mine"):
+        save_tokenizer(KerasHubTokenizer(Mine(["[UNK]", "a"])), tmp_path / "tokenizer")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", HUB_KINDS)
