@@ -1,20 +1,22 @@
 """Sentence pairs: read, and encoded once into memory-mapped token files."""
 
+import contextlib
 import gzip
 import hashlib
 import itertools
-import json
-import os
 import pathlib
+import sys
 import zlib
 
-import keras
 import numpy as np
 
-from keras_tfm import text
-from keras_tfm.arguments import positive, rate
+from keras_tfm import files, text
+from keras_tfm.arguments import one_of, positive, rate
+from keras_tfm.progress import Progress
 
 CHUNK = 10_000  # pairs that are encoded together
+DTYPES = ("uint16", "uint32")  # of ids on disk
+FILES = "source.tokens", "source.ends", "target.tokens", "target.ends"
 
 
 class ParallelFiles:
@@ -41,8 +43,8 @@ class ParallelFiles:
 
     @property
     def fingerprint(self):
-        """A string that changes when the files do."""
-        return repr([(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in self.paths])
+        """A string that changes when the content of the files does; where they lie does not matter."""
+        return repr([files.checksum(path) for path in self.paths])
 
     def __len__(self):
         return self.length
@@ -123,7 +125,11 @@ class TokenPairs:
         folder = pathlib.Path(folder)
         if not (folder / "meta.json").exists():
             raise ValueError(f"`folder` must be one that `encode_pairs` wrote. Received: folder={str(folder)!r}")
-        self.meta = json.loads((folder / "meta.json").read_text())
+        again = f"delete {folder}, and the texts are encoded again"
+        self.meta = files.read_json(folder / "meta.json", ("count", "dtype", "fingerprint", "files"), again)
+        for name, checksum in self.meta["files"].items():
+            files.check(folder / name, checksum, again)
+        one_of("dtype", self.meta["dtype"], DTYPES)
         self.sources = Sequences(folder, "source", self.meta["dtype"])
         self.targets = Sequences(folder, "target", self.meta["dtype"])
 
@@ -138,72 +144,87 @@ def encode_pairs(
 
     Args:
         pairs: `ParallelFiles`, or any iterable of (source, target) strings.
-        folder: where the token files go. If they are there already, from the same `ParallelFiles`, tokenizers and
-            options, they stay.
+        folder: where the token files go. If they are there already, from the same texts of `ParallelFiles`,
+            tokenizers and options, they stay.
         source_tokenizer, target_tokenizer: of `keras_tfm.text`; one for both by default.
         max_length: pairs with a text of more tokens, or with an empty text, are left out.
         sampling, seed: for other segmentations than the best, see `SentencePieceTokenizer.encode`.
         verbose: 0 for silence, 1 for a progress bar.
 
     Returns:
-        `TokenPairs`, as long as the pairs that were kept.
+        `TokenPairs`, as long as the pairs that were kept; its `meta` counts those left out, "empty" and "too_long".
 
     >>> import tempfile
     >>> from keras_tfm.text import ByteTokenizer
     >>> pairs = encode_pairs([("ab", "c"), ("", "d")], tempfile.mkdtemp(), ByteTokenizer(), verbose=0)
-    >>> len(pairs), pairs.sources[0].tolist(), pairs.targets[0].tolist(), pairs.meta["dropped"]
+    >>> len(pairs), pairs.sources[0].tolist(), pairs.targets[0].tolist(), pairs.meta["empty"]
     (1, [101, 102], [103], 1)
     """
     folder, tokenizers = pathlib.Path(folder), (source_tokenizer, target_tokenizer or source_tokenizer)
     positive("max_length", max_length)
     fingerprint = _fingerprint(pairs, tokenizers, max_length, rate("sampling", sampling), seed)
     meta = folder / "meta.json"
-    if fingerprint and meta.exists() and json.loads(meta.read_text())["fingerprint"] == fingerprint:
-        return TokenPairs(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    dtype = "uint16" if max(tokenizer.vocab_size for tokenizer in tokenizers) <= 2**16 else "uint32"
-    bar = keras.utils.Progbar(len(pairs) if hasattr(pairs, "__len__") else None, unit_name="pair", verbose=verbose)
-    kept, seen = 0, 0
-    with _Writer(folder, "source", dtype) as sources, _Writer(folder, "target", dtype) as targets:
+    if fingerprint and meta.exists():
+        encoded = TokenPairs(folder)
+        if encoded.meta["fingerprint"] == fingerprint:
+            return encoded
+    dtype = DTYPES[0] if max(tokenizer.vocab_size for tokenizer in tokenizers) <= 2**16 else DTYPES[1]
+    total = len(pairs) if hasattr(pairs, "__len__") else None
+    counts = {"count": 0, "empty": 0, "too_long": 0}
+    with _writers(folder, dtype) as writers, Progress(total, "encoding", "pair", verbose) as bar:
         chunks = iter(pairs)
         while chunk := list(itertools.islice(chunks, CHUNK)):
+            seen = sum(counts.values())
             sides = [
                 tokenizer.encode(texts, sampling, _seed(seed, seen, side)) if sampling else tokenizer.encode(texts)
                 for side, (tokenizer, texts) in enumerate(zip(tokenizers, zip(*chunk, strict=True), strict=True))
             ]
-            rows = [pair for pair in zip(*sides, strict=True) if all(0 < len(ids) <= max_length for ids in pair)]
-            if rows:
-                sources.write([source for source, _ in rows])
-                targets.write([target for _, target in rows])
-            kept, seen = kept + len(rows), seen + len(chunk)
-            bar.update(seen, finalize=False)
-    if verbose and seen:
-        bar.update(seen, finalize=True)
-    if not kept:
-        raise ValueError(f"`pairs` must hold texts of 1 to {max_length} tokens. Received: {seen} pairs, all others")
-    meta.unlink(missing_ok=True)  # whatever happens from here on: only with this file is the folder whole
-    for file in (*sources.files, *targets.files):
-        os.replace(f"{file}.partial", file)
-    content = {"count": kept, "dropped": seen - kept, "dtype": dtype, "fingerprint": fingerprint}
-    pathlib.Path(f"{meta}.partial").write_text(json.dumps(content))
-    os.replace(f"{meta}.partial", meta)
+            rows = [pair for pair in zip(*sides, strict=True) if all(pair)]
+            counts["empty"] += len(chunk) - len(rows)
+            kept = [pair for pair in rows if max(map(len, pair)) <= max_length]
+            counts["too_long"] += len(rows) - len(kept)
+            counts["count"] += len(kept)
+            if kept:
+                for writer, ids in zip(writers, zip(*kept, strict=True), strict=True):
+                    writer.write(ids)
+            bar.add(len(chunk))
+        if not counts["count"]:
+            seen = sum(counts.values())
+            raise ValueError(f"`pairs` must hold texts of 1 to {max_length} tokens. Received: {seen} pairs, all others")
+        meta.unlink(missing_ok=True)  # from here on, only with a new one is the folder whole
+    if verbose and (counts["empty"] or counts["too_long"]):
+        print(f"{folder.name}: {left_out(counts, max_length)}", file=sys.stderr)
+    checksums = {name: files.checksum(folder / name) for name in FILES}
+    files.write_json(meta, {**counts, "dtype": dtype, "fingerprint": fingerprint, "files": checksums})
     return TokenPairs(folder)
 
 
+def left_out(counts, max_length):
+    """How many pairs were left out, and why, in words.
+
+    >>> left_out({"count": 97, "empty": 1, "too_long": 2}, 256)
+    'left out 3 of 100 pairs: 1 with an empty side, 2 with more than 256 tokens on a side'
+    """
+    reasons = {"empty": "with an empty side", "too_long": f"with more than {max_length} tokens on a side"}
+    out = sum(counts[name] for name in reasons)
+    said = ", ".join(f"{counts[name]:,} {reason}" for name, reason in reasons.items() if counts[name])
+    return f"left out {out:,} of {out + counts['count']:,} pairs: {said}"
+
+
+@contextlib.contextmanager
+def _writers(folder, dtype):
+    """A writer for each side, whose files appear when all is written."""
+    with contextlib.ExitStack() as stack:
+        paths = [stack.enter_context(files.whole(folder / name)) for name in FILES]
+        tokens, ends, *others = (stack.enter_context(open(path, "xb")) for path in paths)
+        yield _Writer(tokens, ends, dtype), _Writer(*others, dtype)
+
+
 class _Writer:
-    """Appends sequences of ids to what will be the two files of `Sequences`."""
+    """Appends sequences of ids to the two files of `Sequences`."""
 
-    def __init__(self, folder, name, dtype):
-        self.files = [folder / f"{name}.{kind}" for kind in ("tokens", "ends")]
-        self.tokens, self.ends = (open(f"{file}.partial", "wb") for file in self.files)  # noqa: SIM115
-        self.dtype, self.last = dtype, 0
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.tokens.close()
-        self.ends.close()
+    def __init__(self, tokens, ends, dtype):
+        self.tokens, self.ends, self.dtype, self.last = tokens, ends, dtype, 0
 
     def write(self, rows):
         ends = self.last + np.cumsum([len(row) for row in rows], dtype="int64")

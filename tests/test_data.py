@@ -7,6 +7,7 @@ from conftest import BYTES, encode, once, random_texts, texts_of
 
 from keras_tfm import data
 from keras_tfm.data import ParallelFiles, TokenPairs, encode_pairs
+from keras_tfm.files import DamagedFile
 from keras_tfm.text import ByteTokenizer, train_tokenizer
 
 pytestmark = once
@@ -99,7 +100,7 @@ def test_what_is_read_back_is_what_the_tokenizers_gave(kind, chunk, tmp_path, mo
     bpe = train_tokenizer([target for _, target in texts], vocab_size=280)
     encoded = encode(pairs, tmp_path / "new" / "tokens", BYTES, bpe)
     sources, targets = (BYTES.encode(s for s, _ in texts), bpe.encode(t for _, t in texts))
-    assert len(encoded) == len(encoded.sources) == 50 and encoded.meta["dropped"] == 0
+    assert len(encoded) == len(encoded.sources) == 50 and encoded.meta["empty"] == encoded.meta["too_long"] == 0
     assert [encoded.sources[n].tolist() for n in range(50)] == sources
     assert [encoded.targets[n].tolist() for n in range(50)] == targets
     assert encoded.targets[-1].tolist() == targets[-1] and TokenPairs(tmp_path / "new" / "tokens").meta == encoded.meta
@@ -111,10 +112,27 @@ def test_what_is_read_back_is_what_the_tokenizers_gave(kind, chunk, tmp_path, mo
         encoded.sources[50]
 
 
-def test_pairs_that_are_too_long_or_empty_are_left_out_and_counted(tmp_path):
+def test_pairs_that_are_too_long_or_empty_are_left_out_and_counted(tmp_path, capsys):
     texts = [("abc", "ab"), ("abcd", "a"), ("a", "abcd"), ("", "a"), ("a", ""), ("a", "abc")]
-    encoded = encode(texts, tmp_path, max_length=3)
-    assert texts_of(encoded) == [texts[0], texts[5]] and encoded.meta["dropped"] == 4 and encoded.meta["count"] == 2
+    encoded = encode_pairs(texts, tmp_path / "tokens", BYTES, max_length=3)
+    assert texts_of(encoded) == [texts[0], texts[5]]
+    assert {name: encoded.meta[name] for name in ("count", "empty", "too_long")} == dict(count=2, empty=2, too_long=2)
+    said = capsys.readouterr().err
+    assert "left out 4 of 6 pairs: 2 with an empty side, 2 with more than 3 tokens on a side" in said
+
+
+@pytest.mark.parametrize("name", data.FILES)
+@pytest.mark.parametrize("damage", ["half", "flip", "empty", "gone"])
+def test_damaged_token_files_are_noticed(name, damage, tmp_path):
+    encode(random_texts(20), tmp_path)
+    path = tmp_path / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 4
+    path.write_bytes({"half": content[: len(content) // 16 * 8], "flip": content}.get(damage, b""))
+    if damage == "gone":
+        path.unlink()
+    with pytest.raises(DamagedFile, match=rf"{name}: damaged.* delete {tmp_path}, and the texts are encoded again"):
+        TokenPairs(tmp_path)
 
 
 @pytest.mark.parametrize("vocab_size, dtype", [(2**16, "uint16"), (2**16 + 1, "uint32")])
@@ -230,11 +248,12 @@ def test_samples_are_a_function_of_the_seed_and_decode_to_the_same_texts(tmp_pat
 
 
 @pytest.mark.parametrize("kind", [list, iter])
-def test_silence_and_a_progress_bar(kind, tmp_path, capfd):
+def test_silence_and_a_progress_bar(kind, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr("keras_tfm.progress.LOG_SECONDS", 0)
     encode_pairs(kind(random_texts(5)), tmp_path, BYTES, verbose=0)
     assert capfd.readouterr() == ("", "")
     encode_pairs(kind(random_texts(5)), tmp_path, BYTES, verbose=1)
-    assert "5" in capfd.readouterr().out
+    assert "encoding: 5" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
