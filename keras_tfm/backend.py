@@ -188,3 +188,28 @@ class Feed(DataAdapter):
         first = next(self.one_pass())
         signature = keras.tree.map_structure(lambda x: tf.TensorSpec([None] * x.ndim, x.dtype), first)
         return tf.data.Dataset.from_generator(self.one_pass, output_signature=signature).prefetch(tf.data.AUTOTUNE)
+
+
+def num_replicas():
+    """How many replicas of a `tf.distribute` strategy take each step together."""
+    if keras.backend.backend() != "tensorflow":
+        return 1  # JAX sees the whole batch, however many devices share it
+    import tensorflow as tf
+
+    return tf.distribute.get_strategy().num_replicas_in_sync
+
+
+def mean_over_replicas(total, count):
+    """total / count of the whole batch, of which each replica knows its own rows; 0 if there is nothing to count.
+
+    Replicas' gradients are added up, and their losses are reported times their number. So each has the gradient of its
+    own part, and an equal share of the value.
+    """
+    if num_replicas() > 1:
+        import tensorflow as tf
+
+        if replica := tf.distribute.get_replica_context():  # None while Keras builds the model
+            whole = replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.stop_gradient(tf.stack([total, count])))
+            own = tf.math.divide_no_nan(total, whole[1])
+            return own + tf.stop_gradient(tf.math.divide_no_nan(whole[0], whole[1]) / num_replicas() - own)
+    return ops.divide_no_nan(total, count)

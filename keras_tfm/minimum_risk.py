@@ -47,7 +47,8 @@ class MinimumRisk(keras.losses.Loss):
         losses = keras.losses.sparse_categorical_crossentropy(y_true, ops.cast(y_pred, "float32"), from_logits=True)
         scores = -ops.reshape(ops.sum(losses * real, axis=-1), (-1, self.samples))  # log-probabilities
         costs = ops.cast(ops.reshape(sample_weight, (-1, self.samples)), "float32")
-        return ops.mean(ops.sum(ops.softmax(self.sharpness * scores) * costs, axis=-1))
+        risks = ops.softmax(self.sharpness * scores) * costs  # (groups, samples)
+        return backend.mean_over_replicas(ops.sum(risks), ops.cast(ops.shape(risks)[0], "float32"))
 
     def get_config(self):
         return {**super().get_config(), "samples": self.samples, "sharpness": self.sharpness}

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_tfm import backend
 from keras_tfm.arguments import positive, rate
 
 
@@ -53,10 +54,21 @@ def crossentropy(labels, logits):
     return ops.sparse_categorical_crossentropy(labels, ops.cast(logits, "float32"), from_logits=True)
 
 
-def token_mean(values, labels):
-    """Mean over the labels that are not padding: (batch, length) twice → scalar."""
+def token_weights(labels, sample_weight=None):
+    """What each label counts: 0 for padding, 1 or its sample weight for others; (batch, length) in float32."""
     weights = ops.cast(ops.not_equal(labels, 0), "float32")
-    return ops.sum(values * weights) / ops.maximum(ops.sum(weights), 1.0)
+    if sample_weight is None:
+        return weights
+    sample_weight = ops.cast(sample_weight, "float32")
+    if len(sample_weight.shape) not in (1, 2):
+        shape = tuple(sample_weight.shape)
+        raise ValueError(f"`sample_weight` must be (batch,) or (batch, length). Received: sample_weight.shape={shape}")
+    return weights * (sample_weight if len(sample_weight.shape) == 2 else sample_weight[:, None])
+
+
+def token_mean(values, weights):
+    """Weighted mean: (batch, length) twice → scalar."""
+    return backend.mean_over_replicas(ops.sum(values * weights), ops.sum(weights))
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
@@ -67,22 +79,32 @@ class SmoothedCrossentropy(keras.losses.Loss):
         smoothing: the share of the probability that is spread over the whole vocabulary.
         r_drop: weight of R-Drop (https://arxiv.org/abs/2106.14448), by which two passes of a row with different dropout
             must agree; for batches that hold each row twice, `Batches(…, copies=2)`. Others have no such term.
+        reduction: "mean_with_sample_weight", there is no other.
 
     Call arguments:
         y_true, y_pred: labels (batch, length), 0 for padding; logits (batch, length, vocab_size).
+        sample_weight: None, (batch,) or (batch, length): the loss is the weighted mean.
 
     >>> loss = SmoothedCrossentropy(smoothing=0.1)
     >>> print(f"{float(loss(np.array([[3, 1, 0]]), np.zeros((1, 3, 8)))):.3f} = log 8")
     2.079 = log 8
     """
 
-    def __init__(self, smoothing=0.1, r_drop=0.0, name="smoothed_crossentropy", **kwargs):
-        super().__init__(name=name, **kwargs)
+    def __init__(self, smoothing=0.1, r_drop=0.0, name="smoothed_crossentropy", reduction="mean_with_sample_weight"):
+        if reduction != "mean_with_sample_weight":
+            raise ValueError(
+                '`reduction` must be "mean_with_sample_weight": the loss is the mean over tokens, of which rows have '
+                f'different numbers. Received: reduction="{reduction}"'
+            )
+        super().__init__(name=name, reduction=reduction)
         self.smoothing, self.r_drop = rate("smoothing", smoothing), r_drop
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        """Labels that are padding tell all about weights; Keras' own mask would only count them twice."""
-        return self.call(ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred))
+        """Without the mask of `y_pred`, which Keras would add: labels say by themselves which of them are padding."""
+        y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
+        weights = token_weights(y_true, sample_weight)
+        loss = token_mean(self.call(y_true, y_pred), weights)
+        return loss + self.r_drop / 2 * self.disagreement(y_true, y_pred, weights) if self.r_drop else loss
 
     def call(self, y_true, y_pred):
         losses = crossentropy(y_true, y_pred)
@@ -90,16 +112,20 @@ class SmoothedCrossentropy(keras.losses.Loss):
             chosen = ops.take_along_axis(y_pred, ops.cast(y_true, "int32")[..., None], axis=-1)[..., 0]
             mean = ops.mean(ops.cast(y_pred, "float32"), axis=-1)
             losses = losses + self.smoothing * (ops.cast(chosen, "float32") - mean)
-        loss = token_mean(losses, y_true)
-        return loss + self.r_drop / 2 * self.disagreement(y_true, y_pred) if self.r_drop else loss
+        return losses
 
-    def disagreement(self, y_true, y_pred):
+    def disagreement(self, y_true, y_pred, weights):
         """Mean Kullback-Leibler divergence, both ways, of rows i and i + batch/2 where their labels are the same."""
+        if backend.num_replicas() > 1:
+            raise ValueError(
+                "`r_drop` must be 0 where several replicas train together: the two copies of a row are on different "
+                f"ones. Received: r_drop={self.r_drop}, {backend.num_replicas()} replicas"
+            )
         half = y_true.shape[0] // 2 if y_true.shape[0] else ops.shape(y_true)[0] // 2
         first, second = (ops.log_softmax(ops.cast(y, "float32")) for y in (y_pred[:half], y_pred[half : 2 * half]))
         divergence = ops.sum((ops.exp(first) - ops.exp(second)) * (first - second), axis=-1) / 2
         twins = ops.all(ops.equal(y_true[:half], y_true[half : 2 * half]), axis=1, keepdims=True)
-        return token_mean(divergence, ops.where(twins, y_true[:half], 0))
+        return token_mean(divergence, ops.where(twins, weights[:half], 0.0))
 
     def get_config(self):
         return {**super().get_config(), "smoothing": self.smoothing, "r_drop": self.r_drop}
@@ -120,7 +146,7 @@ class TokenAccuracy(keras.metrics.Mean):
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         labels = ops.cast(y_true, "int32")
-        super().update_state(ops.equal(ops.argmax(y_pred, axis=-1), labels), ops.not_equal(labels, 0))
+        super().update_state(ops.equal(ops.argmax(y_pred, axis=-1), labels), token_weights(labels, sample_weight))
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
@@ -137,7 +163,7 @@ class Perplexity(keras.metrics.Mean):
         super().__init__(name=name, **kwargs)
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        super().update_state(crossentropy(y_true, y_pred), ops.not_equal(y_true, 0))
+        super().update_state(crossentropy(y_true, y_pred), token_weights(y_true, sample_weight))
 
     def result(self):
         return ops.exp(super().result())

@@ -9,7 +9,7 @@ import time
 import keras
 import numpy as np
 import pytest
-from conftest import BACKEND, array, assert_close, gradients, normal
+from conftest import BACKEND, array, assert_close, gradients, normal, once
 from keras import ops
 
 import keras_tfm.models  # noqa: F401, registers them with Keras
@@ -76,6 +76,93 @@ def test_r_drop_is_the_mean_divergence_of_twins_and_leaves_other_rows_alone():
     assert_close(dropped(strangers, logits), plain(strangers, logits))
     twins = np.concatenate([logits[:2], logits[:2]])
     assert_close(dropped(labels, twins), plain(labels, twins))
+
+
+@pytest.mark.parametrize("r_drop", [0.0, 1.0])
+def test_sample_weights_count_rows_and_tokens(r_drop):
+    """A row of weight 2 is as good as two of weight 1, of weight 0 as none; and so are tokens."""
+    loss, labels, logits = (
+        training.SmoothedCrossentropy(0.1, r_drop),
+        np.array([[3, 1, 4, 0], [5, 6, 0, 0]]),
+        normal(4, 4, 7),
+    )
+    twins = lambda x: np.concatenate([x, x])  # noqa: E731
+    one, other = (loss(twins(labels[[row]]), logits[[row, 2 + row]]) for row in (0, 1))
+    for weights in ([1.0, 0.0], [0.02, 0.0]):
+        assert_close(loss(twins(labels), logits, twins(weights)), one)
+    assert_close(loss(twins(labels), logits, twins([0.0, 0.0])), 0)
+    expected = (2 * 3 * one + 0.5 * 2 * other) / (2 * 3 + 0.5 * 2)  # of three and two tokens
+    assert_close(loss(twins(labels), logits, twins([2.0, 0.5])), expected)
+    assert_close(loss(twins(labels), logits, twins([[2.0] * 4, [0.5] * 4])), expected)
+    first = [[1.0, 0.0, 0.0, 5.0], [0.0] * 4]
+    assert_close(loss(twins(labels), logits, twins(first)), loss(twins(labels * [[1, 0, 0, 0], [0] * 4]), logits))
+
+
+def test_fit_and_metrics_hear_sample_weights():
+    model, inputs, labels = model_and_data()
+    weights = np.array([1.0] * 3 + [0.0] * 5)
+    metrics = [training.TokenAccuracy(), training.Perplexity()]
+    model.compile("sgd", training.SmoothedCrossentropy(), weighted_metrics=metrics)
+    expected = model.evaluate(inputs[:3], labels[:3], verbose=0)
+    assert model.evaluate(inputs, labels, sample_weight=weights, verbose=0) == pytest.approx(expected, rel=1e-5)
+
+
+def test_other_reductions_and_shapes_of_weights_are_refused():
+    with pytest.raises(ValueError, match='`reduction` must be "mean_with_sample_weight".*mean over tokens.*"sum"'):
+        training.SmoothedCrossentropy(reduction="sum")
+    with pytest.raises(
+        ValueError, match=r"`sample_weight` must be \(batch,\) or \(batch, length\). Received: .*\(2, 4, 7\)"
+    ):
+        training.SmoothedCrossentropy()(LABELS, normal(2, 4, 7), normal(2, 4, 7))
+    loss = training.SmoothedCrossentropy(0.2, r_drop=3.0)
+    assert training.SmoothedCrossentropy.from_config(loss.get_config()).get_config() == loss.get_config()
+
+
+REPLICAS = """
+import tempfile
+import numpy as np, tensorflow as tf
+halves = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], halves)
+import keras
+from keras_tfm import training
+from keras_tfm.batches import Batches
+from keras_tfm.data import encode_pairs
+from keras_tfm.models import transformer
+from keras_tfm.text import ByteTokenizer
+
+texts = [("a" * (1 + n % 3), "b" * (1 + 5 * n % 7)) for n in range(21)]  # replicas have different numbers of tokens
+pairs = encode_pairs(texts, tempfile.mkdtemp(), ByteTokenizer(), verbose=0)
+batches, valid = (Batches(pairs, 64, num_shapes=2, shuffle=shuffle) for shuffle in (True, False))
+names = ["loss", "accuracy", "perplexity", "val_loss", "val_accuracy", "val_perplexity"]
+
+def train(strategy, r_drop=0.0):
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        sizes = dict(num_layers=1, model_dim=8, num_heads=2, ff_dim=8, dropout=0.0)
+        model = transformer(ByteTokenizer().vocab_size, **sizes)
+        metrics = [training.TokenAccuracy(), training.Perplexity()]
+        model.compile(keras.optimizers.SGD(0.1), training.SmoothedCrossentropy(0.1, r_drop), metrics=metrics)
+    history = model.fit(batches.repeat(), steps_per_epoch=4, epochs=2, validation_data=valid, verbose=0).history
+    return [history[name] for name in names], model.get_weights()
+
+two = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+assert two.num_replicas_in_sync == 2
+(expected, weights), (found, replicated) = train(tf.distribute.get_strategy()), train(two)
+for ours, theirs in zip(found + replicated, expected + weights):
+    np.testing.assert_allclose(ours, theirs, atol=2e-5, rtol=2e-5)
+try:
+    train(two, r_drop=1.0)
+except ValueError as error:
+    assert "`r_drop` must be 0 where several replicas train together" in str(error), error
+else:
+    raise AssertionError("R-Drop was not refused")
+"""
+
+
+@once
+def test_two_replicas_train_as_one():
+    run = subprocess.run([sys.executable, "-c", REPLICAS], capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
 
 
 def test_metrics_leave_padding_out_and_add_up_over_batches():
