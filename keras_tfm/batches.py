@@ -242,7 +242,7 @@ class Batches(_Epochs):
             np.pad(_with_end(sequences, members, width), ((0, missing), (0, 0)))
             for sequences, width in zip((pairs.sources, pairs.targets), self.shapes[number], strict=True)
         )
-        return {"source": source, "target": shifted(labels)}, labels
+        return model_inputs(source, labels), labels
 
 
 class PackedBatches(_Epochs):
@@ -339,6 +339,23 @@ def shifted(labels):
     """
     target = np.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=START)
     return np.where(labels > 0, target, 0).astype("int32")
+
+
+def model_inputs(source, labels, packed=False):
+    """What a model sees of ids (rows, source length) and labels (rows, target length), with one pair in each row.
+
+    Args:
+        packed: whether the model has `packed=True`, and so wants segments and positions too.
+
+    >>> inputs = model_inputs(np.array([[7, 2, 0]]), np.array([[8, 2]]), packed=True)
+    >>> inputs["target"], inputs["source_segments"], inputs["source_positions"]
+    (array([[1, 8]], dtype=int32), array([[1, 1, 0]], dtype=int32), array([[0, 1, 0]], dtype=int32))
+    """
+    inputs = {"source": source, "target": shifted(labels)}
+    for side, ids in list(inputs.items()) if packed else ():
+        segments = (ids > 0).astype("int32")
+        inputs |= {f"{side}_segments": segments, f"{side}_positions": segments * np.arange(ids.shape[1], dtype="int32")}
+    return inputs
 
 
 def padded(rows, width, count=None):

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tfm.batches import padded, shifted
+from keras_tfm.batches import model_inputs, padded
 
 
 def scores(hypotheses, references, tokenize="13a"):
@@ -67,7 +67,7 @@ def perplexity(translator, sources, references, batch_size=64):
         sides = zip(*pairs[first : first + batch_size], strict=True)
         # widths are multiples of 16, so that few of them occur
         source, labels = (padded(side, (max(map(len, side)) // 16 + 1) * 16, batch_size) for side in sides)
-        logits = model.predict_on_batch({"source": source, "target": shifted(labels)})
+        logits = model.predict_on_batch(model_inputs(source, labels, model.arguments.get("packed")))
         losses = keras.losses.sparse_categorical_crossentropy(labels, logits.astype("float32"), from_logits=True)
         real = labels > 0
         total, count = total + float(ops.sum(losses * real)), count + int(real.sum())

@@ -16,7 +16,7 @@ from keras import ops
 
 from keras_tfm import backend, decoding, evaluation
 from keras_tfm.arguments import positive
-from keras_tfm.batches import padded, shifted
+from keras_tfm.batches import model_inputs, padded
 from keras_tfm.text import PAD
 
 
@@ -70,7 +70,7 @@ def sample_hypotheses(
         verbose: 1 for a progress bar.
 
     Returns:
-        inputs `{"source", "target"}` and labels, all (groups · samples, max_length), and costs (groups · samples,): 1 −
+        inputs of the model and labels, all (groups · samples, max_length), and costs (groups · samples,): 1 −
         chrF / 100, by sacreBLEU.
     """
     if positive("samples", samples) < 2:
@@ -105,4 +105,5 @@ def sample_hypotheses(
     chrf = evaluation.sacrebleu().CHRF()
     hypotheses = translator.target_tokenizer.decode(labels)
     scores = [chrf.sentence_score(ours, [theirs]).score for ours, theirs in zip(hypotheses, expected, strict=True)]
-    return {"source": source, "target": shifted(labels)}, labels, 1 - np.array(scores, "float32") / 100
+    inputs = model_inputs(source, labels, model.arguments.get("packed"))
+    return inputs, labels, 1 - np.array(scores, "float32") / 100

@@ -4,8 +4,6 @@ import textwrap
 
 import numpy as np
 
-from keras_tfm.text import END, START
-
 
 def attention_map(weights, query_labels, key_labels, path, title=None, axes_names=("query", "key")):
     """Writes the heads of one attention layer as a PNG, queries downwards and keys across.
@@ -78,6 +76,7 @@ def translation_map(translator, text, path, layer=-1, mean=False):
     Returns:
         the translation.
     """
+    from keras_tfm.batches import model_inputs, padded
     from keras_tfm.recording import record_attention
 
     model = translator.models[0]
@@ -89,7 +88,7 @@ def translation_map(translator, text, path, layer=-1, mean=False):
     (translation,) = translator([text])
     (source,), (target,) = translator.source_tokenizer.encode([text]), translator.target_tokenizer.encode([translation])
     with record_attention() as maps:
-        model({"source": np.array([[*source, END]]), "target": np.array([[START, *target]])})
+        model(model_inputs(*(padded([ids], len(ids) + 1) for ids in (source, target)), model.arguments.get("packed")))
     weights = maps[model.get_layer(names[layer]).memory_attention.path][0][0]  # (heads, target, source)
     sides = ((translator.target_tokenizer, translation), (translator.source_tokenizer, text))
     labels = [

@@ -1,7 +1,10 @@
 import numpy as np
 import pytest
+from conftest import BYTES, spread
 
-from keras_tfm.plots import attention_map
+from keras_tfm.models import transformer
+from keras_tfm.plots import attention_map, translation_map
+from keras_tfm.translator import Translator
 
 
 def test_map_is_dark_where_attention_is(tmp_path):
@@ -37,3 +40,15 @@ def test_labels_must_fit(tmp_path):
     with pytest.raises(ValueError, match="none of them zero"):
         attention_map(np.zeros((0, 3, 3)), "abc", "abc", tmp_path / "map.png")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_packed_model_has_the_map_of_an_unpacked_one(tmp_path):
+    image = pytest.importorskip("matplotlib.image")
+    drawn, weights = [], None
+    for packed in (False, True):
+        model = transformer(BYTES.vocab_size, num_layers=1, model_dim=16, num_heads=2, ff_dim=32, packed=packed)
+        weights = weights or spread(model).get_weights()
+        model.set_weights(weights)
+        translation_map(Translator(model, BYTES, beams=1, max_length=20), "a dog", tmp_path / "map.png", mean=True)
+        drawn.append(image.imread(tmp_path / "map.png"))
+    np.testing.assert_allclose(*drawn, atol=0.02)
