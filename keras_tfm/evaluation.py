@@ -6,40 +6,61 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_tfm.arguments import one_of
 from keras_tfm.batches import model_inputs, padded
+from keras_tfm.progress import Progress
+
+# What the numbers of `evaluate` mean.
+UNITS = {
+    "bleu": "of 100",
+    "chrf": "of 100",
+    "exact": "% of the sentences",
+    "perplexity": "per token",
+    "sentences/s": "sentences per second",
+    "tokens/s": "tokens of the translations per second",
+}
 
 
 def scores(hypotheses, references, tokenize="13a"):
-    """BLEU and chrF by sacreBLEU, and the share of translations that are exactly right.
+    """BLEU and chrF by sacreBLEU, and the percentage of translations that are exactly right.
 
     Args:
         hypotheses, references: lists of strings, a reference for each hypothesis.
         tokenize: sacreBLEU's tokeniser, such as "13a", "zh", "ja-mecab"; "none" for text that is tokens already.
 
     Returns:
-        `{"bleu": 0 … 100, "chrf": 0 … 100, "exact": 0 … 1, "signatures": {…}}`.
+        `{"bleu": 0 … 100, "chrf": 0 … 100, "exact": 0 … 100, "signatures": {…}}`.
 
     >>> result = scores(["the cat sat on the mat"], ["the cat sat on the mat"])
     >>> round(result["bleu"]), round(result["chrf"]), result["exact"]
-    (100, 100, 1.0)
+    (100, 100, 100.0)
     """
     hypotheses, references = list(hypotheses), list(references)
-    if len(hypotheses) != len(references) or not references:
-        received = f"{len(hypotheses)} hypotheses, {len(references)} references"
-        raise ValueError(f"`references` must be as many as `hypotheses`, at least one. Received: {received}")
-    metrics = {"bleu": sacrebleu().BLEU(tokenize=tokenize, force=tokenize == "none"), "chrf": sacrebleu().CHRF()}
+    metrics = _metrics(hypotheses, references, tokenize)
     result = {name: metric.corpus_score(hypotheses, [references]).score for name, metric in metrics.items()}
-    result["exact"] = float(np.mean([ours == theirs for ours, theirs in zip(hypotheses, references, strict=True)]))
+    result["exact"] = float(
+        100 * np.mean([ours == theirs for ours, theirs in zip(hypotheses, references, strict=True)])
+    )
     result["signatures"] = {name: str(metric.get_signature()) for name, metric in metrics.items()}
     return result
 
 
-def evaluate(translator, sources, references, tokenize="13a", verbose=0):
-    """`scores` of a translator, with its `perplexity` on the references and what it does a second.
+def _metrics(hypotheses, references, tokenize):
+    """Those of sacreBLEU, if there is a reference for each hypothesis."""
+    if len(hypotheses) != len(references) or not references:
+        received = f"{len(hypotheses)} translations, {len(references)} references"
+        raise ValueError(f"`references` must be as many as the translations, at least one. Received: {received}")
+    one_of("tokenize", tokenize, list(sacrebleu().BLEU.TOKENIZERS))
+    return {"bleu": sacrebleu().BLEU(tokenize=tokenize, force=tokenize == "none"), "chrf": sacrebleu().CHRF()}
 
-    `sentences/s` and `tokens/s` (of the target) are those of a whole run, compiling included.
+
+def evaluate(translator, sources, references, tokenize="13a", verbose=0):
+    """`scores` of a translator, with its `perplexity` on the references and what it does a second; see `UNITS`.
+
+    `sentences/s` and `tokens/s` are those of a whole run, compiling included. With `verbose=1`, shows its progress.
     """
     sources, references = list(sources), list(references)
+    _metrics(sources, references, tokenize)  # what cannot be scored need not be translated
     start = time.perf_counter()
     hypotheses = translator(sources, verbose=verbose)
     seconds = time.perf_counter() - start
@@ -47,12 +68,12 @@ def evaluate(translator, sources, references, tokenize="13a", verbose=0):
     speed = {"sentences/s": len(sources) / seconds, "tokens/s": tokens / seconds}
     return {
         **scores(hypotheses, references, tokenize),
-        "perplexity": perplexity(translator, sources, references),
+        "perplexity": perplexity(translator, sources, references, verbose=verbose),
         **speed,
     }
 
 
-def perplexity(translator, sources, references, batch_size=64):
+def perplexity(translator, sources, references, batch_size=64, verbose=0):
     """exp of the mean negative log-probability of the references' tokens, end tokens among them; of the first model."""
     model, total, count = translator.models[0], 0.0, 0
     limit = translator.max_length - 1
@@ -63,14 +84,18 @@ def perplexity(translator, sources, references, batch_size=64):
         )
     ]
     pairs.sort(key=lambda pair: max(map(len, pair)))
-    for first in range(0, len(pairs), batch_size):
-        sides = zip(*pairs[first : first + batch_size], strict=True)
-        # widths are multiples of 16, so that few of them occur
-        source, labels = (padded(side, (max(map(len, side)) // 16 + 1) * 16, batch_size) for side in sides)
-        logits = model.predict_on_batch(model_inputs(source, labels, model.arguments.get("packed")))
-        losses = keras.losses.sparse_categorical_crossentropy(labels, logits.astype("float32"), from_logits=True)
-        real = labels > 0
-        total, count = total + float(ops.sum(losses * real)), count + int(real.sum())
+    with Progress(len(pairs), "measuring perplexity", "pair", verbose) as bar:
+        for first in range(0, len(pairs), batch_size):
+            members = pairs[first : first + batch_size]
+            # widths are multiples of 16, so that few of them occur
+            source, labels = (
+                padded(side, (max(map(len, side)) // 16 + 1) * 16, batch_size) for side in zip(*members, strict=True)
+            )
+            logits = model.predict_on_batch(model_inputs(source, labels, model.arguments.get("packed")))
+            losses = keras.losses.sparse_categorical_crossentropy(labels, logits.astype("float32"), from_logits=True)
+            real = labels > 0
+            total, count = total + float(ops.sum(losses * real)), count + int(real.sum())
+            bar.add(len(members))
     return float(np.exp(total / count))
 
 

@@ -17,6 +17,7 @@ from keras import ops
 from keras_tfm import backend, decoding, evaluation
 from keras_tfm.arguments import positive
 from keras_tfm.batches import model_inputs, padded
+from keras_tfm.progress import Progress
 from keras_tfm.text import PAD
 
 
@@ -67,7 +68,7 @@ def sample_hypotheses(
         max_length: pairs with a text of so many tokens are left out.
         batch_size: sources that are looked at together.
         seed: other seeds draw others.
-        verbose: 1 for a progress bar.
+        verbose: 1 shows the progress.
 
     Returns:
         inputs of the model and labels, all (groups · samples, max_length), and costs (groups · samples,): 1 −
@@ -92,15 +93,15 @@ def sample_hypotheses(
         model.variables,
     )
     rows = batch_size * samples
-    bar = keras.utils.Progbar(len(source), unit_name="hypothesis", verbose=verbose)
-    for first in range(0, len(source), rows):
-        inputs = {"source": source[first : first + rows], "chances": chances[first : first + rows]}
-        count = len(inputs["source"])
-        inputs = {name: np.pad(x, ((0, rows - count), (0, 0)), mode="edge") for name, x in inputs.items()}
-        drawn = ops.convert_to_numpy(draw(inputs, max_length))[:count]
-        is_reference = np.arange(first, first + count)[:, None] % samples == 0
-        labels[first : first + count] = np.where(is_reference, labels[first : first + count], drawn)
-        bar.add(count)
+    with Progress(len(source), "sampling", "translation", verbose) as bar:
+        for first in range(0, len(source), rows):
+            inputs = {"source": source[first : first + rows], "chances": chances[first : first + rows]}
+            count = len(inputs["source"])
+            inputs = {name: np.pad(x, ((0, rows - count), (0, 0)), mode="edge") for name, x in inputs.items()}
+            drawn = ops.convert_to_numpy(draw(inputs, max_length))[:count]
+            is_reference = np.arange(first, first + count)[:, None] % samples == 0
+            labels[first : first + count] = np.where(is_reference, labels[first : first + count], drawn)
+            bar.add(count)
     expected = [reference for _, _, reference in pairs for _ in range(samples)]
     chrf = evaluation.sacrebleu().CHRF()
     hypotheses = translator.target_tokenizer.decode(labels)

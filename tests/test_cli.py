@@ -236,7 +236,7 @@ def test_scores_are_printed(folder, tmp_path, capsys):
     (tmp_path / "source").write_text("a dog\na cat\n")
     (tmp_path / "reference").write_text("\n".join(lines_of(folder, ["a dog", "a cat"])) + "\n")
     files = ["--source", str(tmp_path / "source"), "--reference", str(tmp_path / "reference")]
-    assert cli.run(["evaluate", str(folder), *files, *OPTIONS])["exact"] == 1
+    assert cli.run(["evaluate", str(folder), *files, *OPTIONS])["exact"] == 100
     printed = capsys.readouterr().out
     assert "chrf" in printed and "tok:13a" in printed and "perplexity" in printed and "\b" not in printed
 

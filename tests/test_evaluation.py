@@ -4,7 +4,7 @@ import pytest
 from conftest import BYTES, quick
 from keras import ops
 
-from keras_tfm.evaluation import TranslationScores, evaluate, perplexity, scores
+from keras_tfm.evaluation import UNITS, TranslationScores, evaluate, perplexity, scores
 from keras_tfm.models import transformer
 from keras_tfm.text import END, START
 from keras_tfm.translator import Translator
@@ -21,10 +21,10 @@ def translator():
 def test_scores_of_what_is_right_and_of_what_is_wrong():
     text = "there are at least four words here"
     right = scores([text], [text])
-    assert [right[name] for name in ("bleu", "chrf", "exact")] == pytest.approx([100, 100, 1])
+    assert [right[name] for name in ("bleu", "chrf", "exact")] == pytest.approx([100, 100, 100])
     assert scores(["nothing"], [text])["bleu"] < 1
     half = scores([text, text], [text, "something else that is quite different"])
-    assert half["exact"] == 0.5 and 0 < half["bleu"] < 100
+    assert half["exact"] == 50 and 0 < half["bleu"] < 100
 
 
 def test_bleu_is_that_of_sacrebleu_with_its_signature():
@@ -37,7 +37,7 @@ def test_bleu_is_that_of_sacrebleu_with_its_signature():
 
 @pytest.mark.parametrize("hypotheses, references", [(["a"], []), ([], []), (["a"], ["b", "c"])])
 def test_as_many_references_as_hypotheses(hypotheses, references):
-    with pytest.raises(ValueError, match="`references` must be as many as `hypotheses`"):
+    with pytest.raises(ValueError, match="`references` must be as many as the translations"):
         scores(hypotheses, references)
 
 
@@ -62,7 +62,24 @@ def test_a_packed_model_is_as_good_as_an_unpacked_one(translator):
 
 def test_evaluation_has_quality_and_speed(translator):
     result = evaluate(translator, SOURCES, translator(SOURCES))
-    assert result["exact"] == 1 and result["sentences/s"] > 0 and result["tokens/s"] >= 0 and result["perplexity"] > 1
+    assert result["exact"] == 100 and result["sentences/s"] > 0 and result["tokens/s"] >= 0 and result["perplexity"] > 1
+
+
+def test_every_number_has_a_unit(translator):
+    result = evaluate(translator, SOURCES, REFERENCES)
+    assert set(result) - {"signatures"} == set(UNITS)
+
+
+@pytest.mark.parametrize(
+    "references, tokenize, words",
+    [(["a"], "13a", "`references` must be as many"), (REFERENCES, "klingon", "`tokenize` must be one of .*klingon")],
+)
+def test_what_cannot_be_scored_is_not_translated(references, tokenize, words):
+    def translator(texts, verbose):
+        raise AssertionError("translated for nothing")
+
+    with pytest.raises(ValueError, match=words):
+        evaluate(translator, SOURCES, references, tokenize)
 
 
 def test_scores_are_watched_while_training(tmp_path):
