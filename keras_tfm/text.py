@@ -331,6 +331,11 @@ def fingerprint(tokenizer):
     return digest.hexdigest()
 
 
+def longest_translation(length):
+    """How many tokens a translation has at the most, for a source of so many; both with their end token."""
+    return 2 * length + 16
+
+
 def _clean(texts):
     """The texts, with "?" in the place of what UTF-8 cannot hold."""
     if isinstance(texts, str):

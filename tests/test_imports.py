@@ -11,6 +11,7 @@ import keras_tfm
 PACKAGE = pathlib.Path(keras_tfm.__file__).parent
 ORDER = [
     "arguments",
+    "files",
     "progress",
     "backend",
     "recording",
@@ -18,7 +19,9 @@ ORDER = [
     "layers",
     "models",
     "text",
+    "runner",
     "litert",
+    "exported",
     "data",
     "batches",
     "decoding",

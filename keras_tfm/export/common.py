@@ -1,21 +1,14 @@
-"""What the exported forms share: a folder that appears when all is well, and a comparison with the translator."""
+"""What the exported forms share: settings and tokenizers beside the model, and a comparison with the translator."""
 
 import contextlib
-import os
 import pathlib
-import shutil
 import statistics
 import time
 import typing
 
 import keras
 
-from keras_tfm import text
-
-# What the forms write: a file of each that only it has, and all of them.
-MAIN = {"saved_model.pb", "model.tflite", "model.bin", "step.onnx"}
-OWN = MAIN | {"variables", "assets", "fingerprint.pb", "encoder.onnx", "config.json", "translator.json"}
-OWN |= {f"{side}_vocabulary.json" for side in ("source", "target", "shared")} | {"source_tokenizer", "target_tokenizer"}
+from keras_tfm import files, text
 
 
 class Verdict(typing.NamedTuple):
@@ -34,45 +27,16 @@ class Verdict(typing.NamedTuple):
 
 
 def compare(folder, run, translator, texts):
-    """The `Verdict` about a folder and what it translates, by `run(string)`, beside the translator it came from."""
-    found = [run(string) for string in texts]  # and warms up
+    """The `Verdict` about a folder and what `run(texts)` translates, beside the translator that it came from."""
+    found = run(texts)  # and warms up
     times = []
     for string in texts:
         start = time.perf_counter()
-        run(string)
+        run([string])
         times.append(time.perf_counter() - start)
     size = sum(file.stat().st_size for file in pathlib.Path(folder).rglob("*") if file.is_file())
     same = sum(a == b for a, b in zip(found, translator(texts), strict=True))
     return Verdict(same, len(texts), size / 2**20, 1000 * statistics.median(times))
-
-
-class NewFolder:
-    """A new folder beside `folder`, which takes its place if all goes well."""
-
-    def __init__(self, folder):
-        self.folder = pathlib.Path(folder)
-        if self.folder.exists() and not self.folder.is_dir():
-            raise ValueError(f"`folder` must be new, empty or an earlier export. Received: {self.folder}, a file")
-        files = {file.name for file in self.folder.iterdir()} if self.folder.exists() else set()
-        others = files - OWN if files & MAIN else files  # which nobody shall lose
-        if others:
-            raise ValueError(
-                "`folder` must be new, empty or an earlier export. "
-                f"Received: {self.folder}, with {', '.join(sorted(others))}"
-            )
-
-    def __enter__(self):
-        self.new = self.folder.absolute().parent / f".{self.folder.name}.unfinished"
-        shutil.rmtree(self.new, ignore_errors=True)  # of one that was killed
-        self.new.mkdir(parents=True)
-        return self.new
-
-    def __exit__(self, error, *_):
-        if error is None:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            os.replace(self.new, self.folder)
-        else:
-            shutil.rmtree(self.new)
 
 
 @contextlib.contextmanager
@@ -87,8 +51,23 @@ def replaced(thing, name, value):
 
 
 def save_tokenizers(translator, folder):
+    """Writes the tokenizers of a translator for a form that takes ids."""
     text.save_tokenizer(translator.source_tokenizer, folder / "source_tokenizer")
     text.save_tokenizer(translator.target_tokenizer, folder / "target_tokenizer")
+
+
+def save_settings(translator, folder, **settings):
+    """Writes translator.json: how the translator searches, other settings, and a checksum of each file."""
+    options = {"penalty": "length", "length_penalty": 0.6, "coverage_penalty": 0.0, "min_length": 0}
+    options |= {"no_repeat_ngram": 0, "forbidden": (), **translator.options}
+    options["forbidden"] = sorted(map(int, options["forbidden"]))
+    files.write_manifest(folder, **settings, beams=translator.beams, **options)
+
+
+def longest_of(translator, max_length):
+    """How many tokens the longest translation of a source of at most `max_length` tokens has."""
+    longest = min(text.longest_translation(max_length), translator.max_length)
+    return max(longest, translator.options.get("min_length", 0))
 
 
 def graph_of(function, *specs):

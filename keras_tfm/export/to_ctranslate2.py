@@ -4,9 +4,9 @@ import keras
 import numpy as np
 
 from keras_tfm.arguments import one_of
-from keras_tfm.export.common import NewFolder, compare, save_tokenizers
+from keras_tfm.export.common import compare, save_settings, save_tokenizers
+from keras_tfm.exported import CTranslate2Translator, NewFolder, vocabulary
 from keras_tfm.text import PAD, START
-from keras_tfm.translator import longest_translation
 
 # Options of `transformer` that CTranslate2 can compute, the default first; sizes and pre- or post-norm are free.
 CTRANSLATE2 = {
@@ -35,6 +35,10 @@ def ctranslate2(translator, folder, quantization=None, compare_on=None):
     place, runtime = NewFolder(folder), _package()
     if len(translator.models) != 1:
         raise ValueError(f"`translator` must have one model. Received: {len(translator.models)} models")
+    one_of("penalty", translator.options.get("penalty", "length"), ["length"])
+    if translator.options.get("coverage_penalty"):
+        received = translator.options["coverage_penalty"]
+        raise ValueError(f"`coverage_penalty` must be 0, which CTranslate2 knows another one of. Received: {received}")
     spec = _spec(translator.models[0], runtime.specs)
     spec.register_source_vocabulary(vocabulary(translator.source_tokenizer))
     spec.register_target_vocabulary(vocabulary(translator.target_tokenizer))
@@ -44,25 +48,11 @@ def ctranslate2(translator, folder, quantization=None, compare_on=None):
     with place as new:
         spec.save(str(new))
         save_tokenizers(translator, new)
+        settings = {"max_length": translator.max_length, "precision": quantization or "float32"}
+        save_settings(translator, new, format="ctranslate2", **settings)
         if compare_on is None:
             return None
-        return compare(new, run_ctranslate2(new, translator), translator, compare_on)
-
-
-def run_ctranslate2(folder, translator, num_threads=1):
-    """A function string → string, by CTranslate2 and the tokenizers, beams and length penalty of a translator."""
-    served = _package().Translator(str(folder), intra_threads=num_threads)
-    names = vocabulary(translator.source_tokenizer)
-    ids = {name: number for number, name in enumerate(vocabulary(translator.target_tokenizer))}
-    options = {"beam_size": translator.beams, "length_penalty": translator.options.get("length_penalty", 0.6)}
-
-    def run(string):
-        (row,) = translator.source_tokenizer.encode([string])
-        longest = min(longest_translation(len(row) + 1), translator.max_length)
-        (found,) = served.translate_batch([[names[number] for number in row]], max_decoding_length=longest, **options)
-        return translator.target_tokenizer.decode([[ids[name] for name in found.hypotheses[0]]])[0]
-
-    return run
+        return compare(new, CTranslate2Translator(new), translator, compare_on)
 
 
 def _spec(model, specs):
@@ -82,7 +72,8 @@ def _spec(model, specs):
     def linear(to, *layers):  # side by side, where one product makes several outputs
         inputs = to_inputs(layers[0])
         to.weight = np.concatenate([_array(layer.kernel).reshape(inputs, -1).T for layer in layers])
-        to.bias = np.concatenate([_array(layer.bias).reshape(-1) for layer in layers])
+        if layers[0].bias is not None:
+            to.bias = np.concatenate([_array(layer.bias).reshape(-1) for layer in layers])
 
     def to_inputs(layer):
         """How many features come in: the output of attention takes heads and features of each."""
@@ -121,14 +112,6 @@ def _spec(model, specs):
     spec.decoder.projection.weight = table
     spec.decoder.projection.bias = np.where(np.isin(np.arange(len(table)), [PAD, START]), -1e9, 0).astype("float32")
     return spec
-
-
-def vocabulary(tokenizer):
-    """Names of all tokens: the pieces of SentencePiece, and numbers where it has none."""
-    specials = ["<pad>", "<s>", "</s>", "<unk>"]
-    processor = getattr(tokenizer, "processor", None)
-    name = processor.id_to_piece if processor else str
-    return specials + [name(number) for number in range(len(specials), tokenizer.vocab_size)]
 
 
 def _array(variable):

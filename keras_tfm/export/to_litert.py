@@ -2,18 +2,25 @@
 
 import contextlib
 import functools
-import json
 import tempfile
 
 import keras
 import numpy as np
 
 from keras_tfm.arguments import one_of, positive
-from keras_tfm.export.common import NewFolder, compare, graph_of, replaced, save_tokenizers, tensorflow
+from keras_tfm.export.common import (
+    compare,
+    graph_of,
+    longest_of,
+    replaced,
+    save_settings,
+    save_tokenizers,
+    tensorflow,
+)
 from keras_tfm.export.lean import lean
+from keras_tfm.exported import NewFolder
 from keras_tfm.litert import LiteRTTranslator
 from keras_tfm.text import END
-from keras_tfm.translator import longest_translation
 
 # Word → what the converter is told.
 PRECISIONS = {
@@ -40,7 +47,7 @@ def litert(translator, folder, precision="float32", max_length=None, compare_on=
     tf, place = tensorflow(), NewFolder(folder)
     options = PRECISIONS[one_of("precision", precision, PRECISIONS)]
     max_length = min(positive("max_length", max_length or 128), translator.max_length)
-    longest = min(longest_translation(max_length), translator.max_length)
+    longest = longest_of(translator, max_length)
     start, step = translator.steps()
     variables, lookups = [variable for model in translator.models for variable in model.variables], {}
     values = {id(variable): variable.numpy() for variable in variables}
@@ -89,12 +96,10 @@ def litert(translator, folder, precision="float32", max_length=None, compare_on=
         converter.target_spec.supported_types = [getattr(tf, word) for word in options.get("types", [])]
         (new / "model.tflite").write_bytes(_shared_buffers(converter.convert()))
         save_tokenizers(translator, new)
-        settings = {"max_length": max_length, "precision": precision, "beams": translator.beams}
-        (new / "translator.json").write_text(json.dumps(settings, indent=1) + "\n")
+        save_settings(translator, new, format="litert", max_length=max_length, longest=longest, precision=precision)
         if compare_on is None:
             return None
-        run = LiteRTTranslator(new)
-        return compare(new, lambda string: run([string])[0], translator, compare_on)
+        return compare(new, LiteRTTranslator(new), translator, compare_on)
 
 
 def _eight_bits(table):

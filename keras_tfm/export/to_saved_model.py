@@ -2,9 +2,10 @@
 
 import inspect
 
-from keras_tfm import backend, decoding
+from keras_tfm import backend, decoding, files
 from keras_tfm.arguments import positive
-from keras_tfm.export.common import NewFolder, compare, graph_of, replaced, tensorflow
+from keras_tfm.export.common import compare, graph_of, longest_of, replaced, save_settings, tensorflow
+from keras_tfm.exported import NewFolder, SavedModelTranslator
 from keras_tfm.text import END, PAD
 
 
@@ -77,12 +78,13 @@ def saved_model(translator, folder, n_best=None, max_length=None, compare_on=Non
 
     with place as new:
         _save(new, translator.models, [source, target], serving_default, translate, tokens, encode)
+        longest = longest_of(translator, max_length)
+        save_settings(
+            translator, new, format="saved_model", max_length=max_length, longest=longest, precision="float32"
+        )
         if compare_on is None:
             return None
-        run = tf.saved_model.load(str(new)).signatures["serving_default"]
-        return compare(
-            new, lambda string: run(tf.constant([string]))["translation"].numpy()[0].decode(), translator, compare_on
-        )
+        return compare(new, SavedModelTranslator(new), translator, compare_on)
 
 
 def saved_classifier(model, tokenizer, folder, labels=None, max_length=128):
@@ -104,9 +106,10 @@ def saved_classifier(model, tokenizer, folder, labels=None, max_length=128):
     _check(model, "encoder_classifier", tokenizer)
     source = tokenizer.in_graph()
     classes = model.output_shape[-1]
-    names = tf.constant([str(label) for label in (range(classes) if labels is None else labels)])
-    if len(names) != classes:
+    labels = [str(label) for label in (range(classes) if labels is None else labels)]
+    if len(labels) != classes:
         raise ValueError(f"`labels` must name each of the {classes} classes. Received: {labels=}")
+    names = tf.constant(labels)
 
     def tokenized(texts):
         rows, _ = _tokenized(source, texts, positive("max_length", max_length))
@@ -128,6 +131,7 @@ def saved_classifier(model, tokenizer, folder, labels=None, max_length=128):
 
     with place as new:
         _save(new, [model], [source], serving_default, tokens, encode)
+        files.write_manifest(new, format="saved_classifier", max_length=max_length, labels=labels)
 
 
 def saved_language_model(model, tokenizer, folder, max_length=128, **constraints):
@@ -167,6 +171,7 @@ def saved_language_model(model, tokenizer, folder, max_length=128, **constraints
 
     with place as new:
         _save(new, [model], [graph], serving_default, tokens, encode)
+        files.write_manifest(new, format="saved_language_model", max_length=max_length)
 
 
 def _check(model, builder, tokenizer):

@@ -1,0 +1,142 @@
+"""Runners from the folder alone: every form answers as the translator that it was exported from."""
+
+import concurrent.futures
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from conftest import IN_TENSORFLOW, TEXTS, small_translator
+from test_text import damages
+
+from keras_tfm import export, exported, files
+
+pytestmark = [IN_TENSORFLOW, pytest.mark.xdist_group("exported")]  # one export of each form for all
+
+FORMS = ["saved_model", "litert", "ctranslate2", "onnx"]
+NEEDS = {"ctranslate2": "ctranslate2", "onnx": "tf2onnx", "litert": "ai_edge_litert", "saved_model": "tensorflow_text"}
+EVERY_FORM = pytest.mark.parametrize("form", FORMS)
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return small_translator("bpe", beams=3, length_penalty=0.8)
+
+
+@pytest.fixture(scope="module")
+def folders(translator, tmp_path_factory):
+    """A function form → what its export wrote, the first time that it is asked for."""
+    root = tmp_path_factory.mktemp("exported")
+
+    def folder(form):
+        if not importlib.util.find_spec(NEEDS[form]):
+            pytest.skip(f"{NEEDS[form]} is not installed")
+        if not (root / form).exists():
+            getattr(export, form)(translator, root / form)
+        return root / form
+
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(translator):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("keras_tfm.backend.JIT_COMPILE", False)
+        return translator(TEXTS)
+
+
+# Runs a folder where neither Keras nor TensorFlow can be imported; SavedModels need both, by tensorflow_text.
+PROGRAM = """
+import json, sys
+form, folder = sys.argv[1:]
+for name in ("keras", "tensorflow", "tensorflow_text", "tf2onnx") if form != "saved_model" else ("tf2onnx",):
+    sys.modules[name] = None
+from keras_tfm import exported
+translate = exported.load(folder)
+assert translate.form == exported.form(folder) == form
+print(json.dumps(translate(json.load(sys.stdin))))
+"""
+
+
+@EVERY_FORM
+def test_a_folder_alone_says_what_the_translator_says(form, folders, expected):
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, form, folders(form)]
+    run = subprocess.run(command, input=json.dumps(TEXTS), capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout.splitlines()[-1]) == expected
+
+
+@EVERY_FORM
+def test_threads_get_the_answers_of_one(form, folders, expected):
+    translate, texts = exported.load(folders(form)), [*TEXTS, "the dog", "cats and grass", "run"][:8]
+    alone = translate(texts)
+    assert len(set(alone)) > 4
+    orders = [np.random.default_rng(seed).permutation(len(texts)) for seed in range(4)]
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        for _ in range(3):
+            answers = threads.map(lambda order: translate([texts[n] for n in order]), orders)
+            assert [list(found) for found in answers] == [[alone[n] for n in order] for order in orders]
+
+
+@EVERY_FORM
+def test_strange_and_long_texts(form, folders, translator):
+    translate = exported.load(folders(form))
+    strange = ["🙂🙃", "Привет", "\ud800 lone", "\x00\x07", "a\nb"]
+    answers = translate(strange)
+    assert answers == [translate([string])[0] for string in strange] and answers[2] == translate(["? lone"])[0]
+    long = "a b c d e " * 40
+    (ids,) = translator.source_tokenizer.encode([long])
+    with pytest.warns(UserWarning, match=rf"^{len(ids) - 63} .*tokens were cut off: 'a b c"):
+        (cut,) = translate([long])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [cut] == translate(translator.source_tokenizer.decode([ids[:63]]))
+
+
+@EVERY_FORM
+def test_a_manifest_has_all_settings_and_a_checksum_of_each_file(form, folders):
+    folder = folders(form)
+    settings = json.loads((folder / "translator.json").read_text())
+    assert {"format": form, "max_length": 64, "beams": 3, "length_penalty": 0.8}.items() <= settings.items()
+    assert {*settings["files"], "translator.json"} == {
+        str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()
+    }
+    exported.NewFolder(folder)  # an export may be replaced
+
+
+@EVERY_FORM
+def test_a_damaged_file_is_named_and_nothing_crashes(form, folders, tmp_path):
+    folder = shutil.copytree(folders(form), tmp_path / "export")
+    for file in sorted(file for file in folder.rglob("*") if file.is_file()):
+        content = file.read_bytes()
+        for damaged in damages(content):
+            file.write_bytes(damaged)
+            with pytest.raises(files.DamagedFile, match=rf"{file.name}: damaged, or not the right kind of file \("):
+                exported.load(folder)
+        file.unlink()
+        with pytest.raises((files.DamagedFile, FileNotFoundError), match=file.name):
+            exported.RUNNERS[form](folder)
+            assert form == "saved_model"  # for which all that it needs is in the other files
+            raise FileNotFoundError(file.name)
+        file.write_bytes(content)
+    exported.load(folder)
+
+
+def test_a_kill_between_renames_loses_nothing(tmp_path):
+    """The earlier folder was moved away and the new one is not yet in its place."""
+    private = tmp_path / ".model.unfinished"
+    for name in (".old", "model"):
+        (private / name).mkdir(parents=True)
+        (private / name / "model.bin").write_text(name)
+    assert exported.form(tmp_path / "model") == "ctranslate2"
+    assert (tmp_path / "model/model.bin").read_text() == "model"
+
+
+def test_a_folder_of_something_else(tmp_path):
+    assert exported.form(tmp_path) is None and exported.form(tmp_path / "none") is None
+    with pytest.raises(FileNotFoundError, match="must hold one of model.bin, model.tflite, saved_model.pb, step.onnx"):
+        exported.load(tmp_path)
