@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import threading
@@ -12,7 +13,7 @@ import threading
 import keras
 import numpy as np
 import pytest
-from conftest import BYTES, encode, once, random_texts, texts_of
+from conftest import BACKEND, BYTES, encode, once, random_texts, texts_of
 
 from keras_tfm import batches as module
 from keras_tfm.batches import Batches, PackedBatches, choose_shapes, padding_share
@@ -322,6 +323,52 @@ def test_fit_takes_packed_batches(tmp_path):
     packed.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     options = {"validation_data": batches, "shuffle": False, "verbose": 0}
     packed.fit(batches.repeat(), steps_per_epoch=len(batches), epochs=2, **options)
+
+
+PROCESSES = """
+import json, sys, tempfile
+worker, num_workers, port = map(int, sys.argv[1:])
+import jax
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+import keras
+if num_workers > 1:
+    keras.distribution.initialize(f"localhost:{port}", num_workers, worker)
+    keras.distribution.set_distribution(keras.distribution.DataParallel(auto_shard_dataset=False))
+from keras_tfm import training
+from keras_tfm.batches import Batches
+from keras_tfm.data import encode_pairs
+from keras_tfm.models import transformer
+from keras_tfm.text import ByteTokenizer
+texts = [("a" * (1 + n % 3), "b" * (1 + 5 * n % 7)) for n in range(21)]
+pairs = encode_pairs(texts, tempfile.mkdtemp(), ByteTokenizer(), verbose=0)
+batches = Batches(pairs, 40, num_shapes=2, copies=2, worker=worker, num_workers=num_workers)
+keras.utils.set_random_seed(1)
+model = transformer(ByteTokenizer().vocab_size, num_layers=1, model_dim=8, num_heads=2, ff_dim=8, dropout=0.3)
+model.compile(keras.optimizers.SGD(0.1), training.SmoothedCrossentropy(0.1, r_drop=5.0))
+history = model.fit(batches.repeat(), steps_per_epoch=4, epochs=2, verbose=0).history
+print(json.dumps(history["loss"]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BACKEND != "jax", reason="several processes train on JAX")
+def test_two_processes_train_as_one_with_r_drop():
+    with socket.socket() as server:
+        server.bind(("localhost", 0))
+        port = server.getsockname()[1]
+
+    def losses(num_workers):
+        commands = [[sys.executable, "-c", PROCESSES, str(n), str(num_workers), str(port)] for n in range(num_workers)]
+        processes = [
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for command in commands
+        ]
+        outputs = [process.communicate(timeout=300) for process in processes]
+        assert not any(process.returncode for process in processes), outputs
+        return [json.loads(output.splitlines()[-1]) for output, _ in outputs]
+
+    (expected,) = losses(1)
+    for found in losses(2):
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 MEMORY = """
