@@ -168,17 +168,17 @@ class Batches(_Epochs):
     Args:
         pairs: `TokenPairs`, or a list of them (several samples of the same texts), taken in turn by epoch; all epochs
             have as many batches as the shortest, at the cost of a few at the end of others.
-        batch_tokens: at most so many tokens a side, with padding but without `copies`.
-        num_shapes: how many shapes (S, T) at the most.
-        shuffle: whether each epoch has an order of its own.
+        batch_tokens: maximum tokens per side, counting padding but not `copies`.
+        num_shapes: maximum number of shapes (S, T).
+        shuffle: whether each epoch has an order of its own; for validation, False gives comparable numbers.
         seed: other seeds give other orders.
-        copies: how often each row comes in its batch; 2 for R-Drop.
-        worker, num_workers: this worker's rows of each batch, for training in several processes: the first of them for
-            worker 0, and so on. Where the rows do not divide evenly, rows of padding are added.
+        copies: how many times each row occurs in its batch; 2 for R-Drop.
+        worker, num_workers: for training in several processes, each of which gets an equal share of the rows of every
+            batch, in order. Padding rows are added if the rows do not divide evenly.
 
-    `fit`, `evaluate` and `validation_data` take them as they are; `shuffle` and `class_weight` of `fit` change nothing.
-    Each pass over them is another epoch, with another order if they are shuffled. To say which batch comes first:
-    `fit(batches.repeat(first), steps_per_epoch=…)`. `batches[index]` is a batch of epoch 0.
+    Pass them to `fit` or `evaluate`, also as `validation_data`. Every pass over them is a new epoch; to start or resume
+    at a given batch, use `fit(batches.repeat(first), steps_per_epoch=…)`. `batches[index]` is a batch of epoch 0. The
+    arguments `shuffle` and `class_weight` of `fit` have no effect.
 
     >>> import tempfile
     >>> from keras_tfm.data import encode_pairs
