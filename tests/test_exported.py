@@ -126,6 +126,23 @@ def test_a_damaged_file_is_named_and_nothing_crashes(form, folders, tmp_path):
     exported.load(folder)
 
 
+def test_a_new_export_takes_the_place_of_an_earlier_one_alone(tmp_path):
+    place = tmp_path / "model"
+    for content in ("first", "second"):
+        with exported.NewFolder(place) as new:
+            (new / "model.bin").write_text(content)
+        assert (place / "model.bin").read_text() == content
+    with pytest.raises(KeyError), exported.NewFolder(place) as new:
+        (new / "model.bin").write_text("third")
+        raise KeyError
+    assert (place / "model.bin").read_text() == "second" and list(tmp_path.iterdir()) == [place]
+    (place / "notes").write_text("of mine")
+    (tmp_path / "link").symlink_to(place)
+    for folder, what in ((place, "with notes$"), (tmp_path, "with link, model$"), (tmp_path / "link", "a link$")):
+        with pytest.raises(ValueError, match=f"`folder` must be new, empty or an earlier export. Received: .*{what}"):
+            exported.NewFolder(folder)
+
+
 def test_a_kill_between_renames_loses_nothing(tmp_path):
     """The earlier folder was moved away and the new one is not yet in its place."""
     private = tmp_path / ".model.unfinished"

@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import IN_TENSORFLOW, TEXTS, small_translator
+from conftest import BYTES, IN_TENSORFLOW, TEXTS, small_translator
 
 from keras_tfm import export
 from keras_tfm.text import END, PAD, START
@@ -73,6 +73,21 @@ def test_encode_and_decode_step_are_greedy_search(tmp_path):
     assert written == expected[: len(written)].tolist()
     behind = np.array([max(max(x.shape) for x in cache.values())], "int32")  # the room of the cache
     assert np.isnan(step(tokens=np.array([[END]], "int32"), position=behind, **cache)["logits"]).all()
+
+
+@IN_TENSORFLOW
+@pytest.mark.parametrize("precision", ["float32", pytest.param("int8", marks=pytest.mark.slow)])
+def test_ids_that_no_token_has_are_an_error(precision, tmp_path):
+    from ai_edge_litert.interpreter import Interpreter
+
+    ours = small_translator("bytes", beams=1)
+    export.litert(ours, tmp_path / "model", precision)
+    for name in ("translate", "encode"):
+        for number in (-5, -(2**31), BYTES.vocab_size, 2**31 - 1):
+            run = Interpreter(str(tmp_path / "model/model.tflite")).get_signature_runner(name)
+            with pytest.raises(RuntimeError, match="gather"):
+                run(ids=np.array([[70, number, END]], "int32"))
+        run(ids=np.array([[70, BYTES.vocab_size - 1, END]], "int32"))
 
 
 @pytest.mark.slow

@@ -24,8 +24,12 @@ for name, values in requests:
     if name != "tokens":
         values = tf.constant([base64.b64decode(value) for value in values], tf.string, shape=[len(values)])
     else:
-        values = tf.constant(values, tf.int32)
-    outputs = signatures[name](values)
+        values = tf.constant(values, tf.int64)
+    try:
+        outputs = signatures[name](values)
+    except tf.errors.InvalidArgumentError as error:
+        answers.append({"error": str(error)})
+        continue
     readable = {}
     for key, value in outputs.items():
         value = value.numpy()
@@ -48,6 +52,17 @@ def ask(folder, *requests):
     return json.loads(run.stdout.splitlines()[-1])
 
 
+def unknown_ids(tokenizer):
+    """Requests with ids that no token has, the last of which would be padding in 32 bits."""
+    return [("tokens", [[4, number, END]]) for number in (-5, tokenizer.vocab_size, 2**31 - 1, 2**40)]
+
+
+def assert_refused(answers):
+    assert len(answers) == 4
+    for answer in answers:
+        assert "`ids` must be numbers from 0 to" in answer["error"], answer
+
+
 @IN_TENSORFLOW
 @pytest.mark.usefixtures("one_width")
 @pytest.mark.parametrize("kind, beams", [pytest.param("bytes", 1, marks=pytest.mark.slow), ("bpe", 3)])
@@ -61,7 +76,7 @@ def test_a_saved_model_says_what_the_translator_says(kind, beams, tmp_path):
         if kind == "bytes"
         else [[*ours.source_tokenizer.encode(["a dog"])[0], END]]
     )
-    best, several, embeddings, none, odd, tokens = ask(
+    best, several, embeddings, none, odd, tokens, *unknown = ask(
         tmp_path / "model",
         ("serving_default", texts),
         ("translate", texts),
@@ -69,8 +84,10 @@ def test_a_saved_model_says_what_the_translator_says(kind, beams, tmp_path):
         ("translate", []),
         ("translate", strange),
         ("tokens", ids),
+        *unknown_ids(ours.source_tokenizer),
     )
     expected = ours(TEXTS)
+    assert_refused(unknown)
     assert best["translation"][1] == expected
     shape, translations = several["translations"]
     assert shape == [len(TEXTS), beams] and translations[::beams] == expected
@@ -94,12 +111,14 @@ def test_a_classifier_is_saved_with_its_labels(tmp_path):
     export.saved_classifier(model, BYTES, tmp_path / "model", labels=["bad", "fair", "good"], max_length=20)
     texts = ["a dog", "🙂", "", "x" * 50]
     rows = [ids[:20] or [END] for ids in BYTES.encode(texts)]
-    answers, none, embeddings = ask(
+    answers, none, embeddings, *unknown = ask(
         tmp_path / "model",
         ("serving_default", [t.encode() for t in texts]),
         ("serving_default", []),
         ("encode", [b"a"]),
+        *unknown_ids(BYTES),
     )
+    assert_refused(unknown)
     logits = np.concatenate([array(model(np.array([row]))) for row in rows])
     expected = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     np.testing.assert_allclose(answers["probabilities"][1], expected, rtol=0, atol=1e-5)
@@ -120,7 +139,13 @@ def test_a_language_model_goes_on_with_texts(tmp_path):
     model = spread(decoder_lm(BYTES.vocab_size, **SIZES), 0.5)
     export.saved_language_model(model, BYTES, tmp_path / "model", max_length=12, no_repeat_ngram=2)
     texts = ["a dog", "", "x" * 50]
-    (answers, none) = ask(tmp_path / "model", ("serving_default", [t.encode() for t in texts]), ("serving_default", []))
+    answers, none, *unknown = ask(
+        tmp_path / "model",
+        ("serving_default", [t.encode() for t in texts]),
+        ("serving_default", []),
+        *unknown_ids(BYTES),
+    )
+    assert_refused(unknown)
     prefix = np.zeros((3, 12), "int32")
     for row, ids in zip(prefix, BYTES.encode(texts), strict=True):
         row[: len(ids[:11])] = ids[:11]

@@ -33,7 +33,8 @@ PRECISIONS = {
 def litert(translator, folder, precision="float32", max_length=None, compare_on=None):
     """Writes a translator as a LiteRT file of builtin operators, with its tokenizers and `translator.json` beside it.
 
-    Signatures of `model.tflite`, for one sentence at a time; ids end with the end token, and have no padding:
+    Signatures of `model.tflite`, for one sentence at a time; ids end with the end token, and have no padding. An id
+    that no token has is an error:
         translate: ids (1, length) → ids (1, longest), zeros behind the end token, by the search of the translator.
         encode: ids (1, length) → cache_0, cache_1, … of a decoder that has yet to see a token.
         decode_step: tokens (1, 1), position (1,), cache_0, … → logits (1, vocabulary), cache_0, …
@@ -72,13 +73,13 @@ def litert(translator, folder, precision="float32", max_length=None, compare_on=
         return run
 
     def translate(ids):
-        return {"ids": translator.search(ids, max_length, None if translator.beams == 1 else 1)[0][:, 0]}
+        return {"ids": translator.search(_not_negative(ids), max_length, None if translator.beams == 1 else 1)[0][:, 0]}
 
     def encode(ids):
-        return {f"cache_{n}": x for n, x in enumerate(keras.tree.flatten(start(ids, longest)))}
+        return {f"cache_{n}": x for n, x in enumerate(keras.tree.flatten(start(_not_negative(ids), longest)))}
 
     def decode_step(tokens, position, *cache):
-        logits, cache = step(tokens, position[0], keras.tree.pack_sequence_as(structure, list(cache)))
+        logits, cache = step(_not_negative(tokens), position[0], keras.tree.pack_sequence_as(structure, list(cache)))
         return {"logits": logits[:, -1], **{f"cache_{n}": x for n, x in enumerate(keras.tree.flatten(cache))}}
 
     ids = ([1, None], "int32", "ids")
@@ -100,6 +101,11 @@ def litert(translator, folder, precision="float32", max_length=None, compare_on=
         if compare_on is None:
             return None
         return compare(new, LiteRTTranslator(new), translator, compare_on)
+
+
+def _not_negative(ids):
+    """Ids with a number that is too high for negative ones: the runtime refuses it, but reads in front of a table."""
+    return keras.ops.where(ids < 0, 2**31 - 1, ids)
 
 
 def _eight_bits(table):

@@ -20,7 +20,8 @@ def saved_model(translator, folder, n_best=None, max_length=None, compare_on=Non
         serving_default: texts (batch,) → translation (batch,).
         translate: texts (batch,) → translations (batch, n), scores (batch, n) and lengths (batch, n), best first; cut
             (batch,), how many tokens of the source were cut off. Of a greedy translator n is 1, and scores are zero.
-        tokens: ids (batch, length), each row with its end token, zeros behind → ids (batch, length) of the best.
+        tokens: ids (batch, length), each row with its end token, zeros behind → ids (batch, length) of the best. Ids
+            that no token has are an error.
         encode: texts (batch,) → embeddings (batch, length, model_dim) of the encoder and mask (batch, length).
 
     Args:
@@ -70,7 +71,7 @@ def saved_model(translator, folder, n_best=None, max_length=None, compare_on=Non
         return {"translations": strings(ids, texts), "scores": scores, "lengths": lengths, "cut": cut}
 
     def tokens(ids):
-        return {"ids": best(ids)[0][:, 0]}
+        return {"ids": best(_known(ids, translator.source_tokenizer))[0][:, 0]}
 
     def encode(texts):
         sources = tokenized(texts)[0]
@@ -119,11 +120,14 @@ def saved_classifier(model, tokenizer, folder, labels=None, max_length=128):
         )
         return tf.concat([rows, ends], axis=1).to_tensor(PAD)
 
+    def classified(ids):
+        return tf.nn.softmax(model(ids[:, :max_length]))
+
     def tokens(ids):
-        return {"probabilities": tf.nn.softmax(model(ids[:, :max_length]))}
+        return {"probabilities": classified(_known(ids, tokenizer))}
 
     def serving_default(texts):
-        probabilities = tokens(tokenized(texts))["probabilities"]
+        probabilities = classified(tokenized(texts))
         return {"label": tf.gather(names, tf.argmax(probabilities, axis=-1)), "probabilities": probabilities}
 
     def encode(texts):
@@ -157,13 +161,16 @@ def saved_language_model(model, tokenizer, folder, max_length=128, **constraints
     def tokenized(texts):
         return _tokenized(graph, texts, max_length - 1)[0].to_tensor(PAD)
 
-    def tokens(ids):
+    def continued(ids):
         room = tf.maximum(max_length - tf.shape(ids)[1], 0)
         prefix = tf.ensure_shape(tf.pad(ids[:, :max_length], [(0, 0), (0, room)]), [None, max_length])
-        return {"ids": decoding.greedy(model.start, model.step, ids, max_length, prefix=prefix, **constraints)}
+        return decoding.greedy(model.start, model.step, ids, max_length, prefix=prefix, **constraints)
+
+    def tokens(ids):
+        return {"ids": continued(_known(ids, tokenizer))}
 
     def serving_default(texts):
-        return {"text": graph.detokenize(tokens(tokenized(texts))["ids"])}
+        return {"text": graph.detokenize(continued(tokenized(texts)))}
 
     def encode(texts):
         ids = tokenized(texts)
@@ -191,10 +198,19 @@ def _tokenized(tokenizer, texts, room):
     return rows[:, :room], tf.maximum(tf.cast(rows.row_lengths(), "int32") - room, 0)
 
 
+def _known(ids, tokenizer):
+    """Ids (int64, since clients would wrap larger numbers to 32 bits) as int32; others fail when the graph is run."""
+    tf, size = tensorflow(), tokenizer.vocab_size
+    message = f"`ids` must be numbers from 0 to {size - 1}. Received:"
+    known = tf.debugging.Assert(tf.reduce_all((ids >= 0) & (ids < size)), [message, ids])
+    with tf.control_dependencies([known]):
+        return tf.cast(ids, "int32")
+
+
 def _save(folder, models, tokenizers, *functions):
     """Writes functions of `texts` (batch,) or `ids` (batch, length) as the signatures of a SavedModel."""
     tf = tensorflow()
-    inputs = {"texts": ([None], "string", "texts"), "ids": ([None, None], "int32", "ids")}
+    inputs = {"texts": ([None], "string", "texts"), "ids": ([None, None], "int64", "ids")}
     signatures = {
         function.__name__: graph_of(function, inputs[next(iter(inspect.signature(function).parameters))])
         for function in functions
