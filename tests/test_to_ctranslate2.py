@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
-from conftest import BYTES, SIZES, array, spread
+from conftest import BYTES, SIZES, array, small_translator, spread
 
-from keras_tfm import export
+from keras_tfm import export, exported
 from keras_tfm.models import transformer
 from keras_tfm.text import END, PAD, START
 from keras_tfm.translator import Translator
@@ -38,3 +38,19 @@ def test_what_ctranslate2_cannot_compute_is_named(tmp_path):
         with pytest.raises(ValueError, match=f"`{name}` must be one of .* Received: {name}='{value}'"):
             export.ctranslate2(Translator(model, BYTES), tmp_path / "model")
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.usefixtures("one_width")
+@pytest.mark.parametrize("options", [{"min_length": 9}, {"no_repeat_ngram": 1}, {"forbidden": (7, 259, 30)}], ids=str)
+def test_the_search_of_the_folder_is_that_of_the_translator(options, tmp_path):
+    pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
+    ours, texts = small_translator("bytes", beams=1, **options), ["a dog", "", "b", "two cats", "e", "über"]
+    export.ctranslate2(ours, tmp_path / "model")
+    assert exported.load(tmp_path / "model")(texts) == ours(texts)
+
+
+def test_penalties_that_ctranslate2_does_not_know_are_refused(tmp_path):
+    pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
+    for name, value in {"penalty": "gnmt", "coverage_penalty": 0.2}.items():
+        with pytest.raises(ValueError, match=f"`{name}` must be .* Received: .*{value}"):
+            export.ctranslate2(small_translator("bytes", **{name: value}), tmp_path / "model")
