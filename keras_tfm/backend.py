@@ -2,6 +2,7 @@
 
 import contextvars
 import math
+from typing import NamedTuple
 
 import keras
 from keras import ops
@@ -23,6 +24,8 @@ def fused_attention(q, k, v, key_mask=None, causal=False):
         key_mask: None or (batch, key). With `causal`, queries that it hides get any value.
     """
     if key_mask is None:
+        if _jax_on_cpu() and keras.backend.standardize_dtype(q.dtype) == "float16":
+            return None  # XLA has no such product there
         if keras.backend.backend() == "tensorflow" and k.shape[2] == 1:  # Keras there knows no head that all share
             k, v = (ops.repeat(x, q.shape[2], axis=2) for x in (k, v))
         q = q * q.shape[-1] ** -0.5  # before the product, which would overflow float16 sooner
@@ -30,6 +33,14 @@ def fused_attention(q, k, v, key_mask=None, causal=False):
     if keras.backend.backend() == "jax":
         return _cudnn_attention(q, k, v, key_mask, causal)
     return None
+
+
+def _jax_on_cpu():
+    if keras.backend.backend() != "jax":
+        return False
+    import jax
+
+    return jax.default_backend() == "cpu"
 
 
 def _cudnn_attention(q, k, v, key_mask, causal):
@@ -213,3 +224,26 @@ def mean_over_replicas(total, count):
             own = tf.math.divide_no_nan(total, whole[1])
             return own + tf.stop_gradient(tf.math.divide_no_nan(whole[0], whole[1]) / num_replicas() - own)
     return ops.divide_no_nan(total, count)
+
+
+class Machine(NamedTuple):
+    """What suits the machine that Keras computes on."""
+
+    accelerated: bool  # by a GPU or TPU
+    shapes: int  # of batches: few where each is compiled by itself
+    jit_compile: bool | str
+
+
+def machine():
+    """The machine as training sees it."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        accelerated = jax.default_backend() != "cpu"
+        return Machine(accelerated, 8 if accelerated else 4, "auto")
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        if not any(tf.config.list_physical_devices(kind) for kind in ("GPU", "TPU")):
+            return Machine(False, 14, False)  # one program for all shapes, which runs as fast as XLA's many
+    return Machine(True, 8, "auto")

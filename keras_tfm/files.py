@@ -134,7 +134,7 @@ def write_arrays(path, arrays):
 def read_arrays(path, remedy=RESTORE):
     """The dict of arrays that `write_arrays` wrote."""
     check_zip(path, remedy)
-    with reading(path, remedy), np.load(path, allow_pickle=False) as arrays:
+    with reading(path, remedy), open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
         return {name: arrays[name] for name in arrays.files}
 
 

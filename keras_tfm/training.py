@@ -1,13 +1,9 @@
 """What `compile` and `fit` need to train a Transformer: schedule, loss, metrics, callbacks, averaging."""
 
-import csv
-import json
-import os
-import pathlib
 import time
 
 import keras
-import numpy as np
+import numpy as np  # noqa: F401, for the examples
 from keras import ops
 
 from keras_tfm import backend
@@ -200,79 +196,6 @@ class TokensPerSecond(keras.callbacks.Callback):
         return round(self.steps * self.tokens_per_step / (self.ended - self.began))
 
 
-class Run(keras.callbacks.Callback):
-    """A folder from which training goes on after a kill as if nothing had happened.
-
-    Args:
-        folder: where `state.npz` (all that `fit` needs to go on), `metrics.csv` and `checkpoints/` are written, each
-            whole or not at all, at the end of every epoch.
-        keep: how many checkpoints of weights stay, for `average_checkpoints`.
-        siblings: callbacks such as `EarlyStopping` whose best value and patience must survive; put `Run` behind them.
-
-    `restore(model)` comes before `fit`, and gives the `initial_epoch`. Fed by `batches.repeat(initial_epoch * steps)`,
-    the result is that of an uninterrupted run.
-    """
-
-    SIBLING_STATE = ("best", "best_epoch", "wait", "stopped_epoch")
-
-    def __init__(self, folder, keep=10, siblings=()):
-        super().__init__()
-        self.folder, self.keep, self.siblings = pathlib.Path(folder), positive("keep", keep), siblings
-        self.history, self.sibling_state = [], []
-
-    def restore(self, model):
-        """Sets all variables to those of the last epoch that was finished, and returns the number of the next."""
-        file = self.folder / "state.npz"
-        if not file.exists():
-            return 0
-        model.optimizer.build(model.trainable_variables)
-        with np.load(file) as arrays:
-            state = json.loads(str(arrays["state"]))
-            variables = _all_variables(model)
-            if len(arrays.files) != len(variables) + 1:
-                raise ValueError(
-                    f"{file}: must come from the same model and optimizer. "
-                    f"Received: {len(arrays.files) - 1} variables, the model has {len(variables)}"
-                )
-            for number, variable in enumerate(variables):
-                variable.assign(arrays[str(number)])
-        self.history, self.sibling_state = state["history"], state["siblings"]
-        return len(self.history)
-
-    def on_train_begin(self, logs=None):
-        for sibling, state in zip(self.siblings, self.sibling_state, strict=False):
-            for name, value in state.items():
-                setattr(sibling, name, value)
-
-    def on_epoch_end(self, epoch, logs=None):
-        model = self.model  # on JAX, this is what brings the variables up to date
-        self.history.append({"epoch": epoch + 1, **{name: float(value) for name, value in (logs or {}).items()}})
-        self.write_checkpoint(model, epoch)
-        self.write_metrics()
-        siblings = [{name: getattr(s, name) for name in self.SIBLING_STATE if hasattr(s, name)} for s in self.siblings]
-        state = json.dumps({"history": self.history, "siblings": siblings}, default=float)
-        arrays = {str(number): _numpy(variable) for number, variable in enumerate(_all_variables(model))}
-        _write_whole(self.folder / "state.npz", lambda file: np.savez(file, state=np.array(state), **arrays))
-
-    def write_checkpoint(self, model, epoch):
-        folder = self.folder / "checkpoints"
-        folder.mkdir(parents=True, exist_ok=True)
-        weights = {str(number): _numpy(weight) for number, weight in enumerate(model.weights)}
-        _write_whole(folder / f"{epoch + 1:05d}.npz", lambda file: np.savez(file, **weights))
-        for old in checkpoints(self.folder)[: -self.keep]:
-            old.unlink()
-
-    def write_metrics(self):
-        names = list(dict.fromkeys(name for row in self.history for name in row))
-
-        def write(file):
-            table = csv.DictWriter(file, names)
-            table.writeheader()
-            table.writerows(self.history)
-
-        _write_whole(self.folder / "metrics.csv", write, mode="w")
-
-
 class TensorBoardScalars(keras.callbacks.Callback):
     """Writes the metrics of each epoch for TensorBoard; unlike Keras' own callback, without TensorFlow.
 
@@ -298,42 +221,3 @@ class TensorBoardScalars(keras.callbacks.Callback):
 
     def on_train_end(self, logs=None):
         self.writer.close()
-
-
-def checkpoints(folder):
-    """The checkpoints of a `Run`, oldest first."""
-    return sorted((pathlib.Path(folder) / "checkpoints").glob("*.npz"))
-
-
-def average_checkpoints(model, files):
-    """Sets the weights of a model to the mean of those in checkpoint files, which `Run` wrote."""
-    files = list(files)
-    if not files:
-        raise ValueError("`files` must name at least one checkpoint. Received: none")
-    sums = [0.0] * len(model.weights)
-    for file in files:
-        with np.load(file) as arrays:
-            sums = [total + arrays[str(number)].astype("float64") for number, total in enumerate(sums)]
-    for weight, total in zip(model.weights, sums, strict=True):
-        weight.assign((total / len(files)).astype("float32"))
-
-
-def _all_variables(model):
-    """Weights, seeds of dropout, and what the optimizer remembers."""
-    metrics = {id(variable) for variable in model.metrics_variables}
-    return [v for v in model.variables if id(v) not in metrics] + list(model.optimizer.variables)
-
-
-def _numpy(variable):
-    value = ops.convert_to_numpy(variable)
-    return value.astype("float32") if value.dtype.kind == "V" else value  # NumPy's files know no bfloat16
-
-
-def _write_whole(path, write, mode="wb"):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    with open(partial, mode, **({"newline": ""} if mode == "w" else {})) as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)

@@ -5,15 +5,16 @@ import inspect
 import itertools
 import pathlib
 import re
+import threading
 import warnings
 
-import keras
 from keras import ops
 
-from keras_tfm import backend, decoding, text
+from keras_tfm import backend, decoding, files, runs, text
 from keras_tfm.arguments import one_of, positive
 from keras_tfm.batches import padded
-from keras_tfm.text import PAD
+from keras_tfm.progress import Progress
+from keras_tfm.text import PAD, longest_translation
 
 SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])\s*")
 LINE_END = re.compile(r"\r?\n")
@@ -25,6 +26,8 @@ SEARCH = {"penalty", "length_penalty", "coverage_penalty"}  # which a greedy tra
 
 class Translator:
     """A model with its tokenizers: translates strings, in batches of like length and of few shapes.
+
+    It may be used from several threads at once.
 
     Args:
         model: one of `keras_tfm.models` with encoder and decoder, or a list of them, which then decide together.
@@ -54,7 +57,8 @@ class Translator:
         self.beams, self.batch_size = positive("beams", beams), positive("batch_size", batch_size)
         for name in options:
             one_of("option", name, sorted(SEARCH | CONSTRAINTS))
-        self.options = options
+        self.options, self.origin = options, ""
+        self._check_tokenizers()
         limits = [m.arguments.get("max_length", 512) for m in self.models if m.arguments.get("positions") == "learned"]
         self.max_length = min([positive("max_length", max_length), *limits])
         decoding.Constraints(self.max_length, **self._constraints())
@@ -62,7 +66,7 @@ class Translator:
         if len(self.models) > 1 and options.get("coverage_penalty"):
             raise ValueError(f"`coverage_penalty` must be 0 for several models. Received: {len(self.models)} models")
         self.widths = [width for width in WIDTHS if width < self.max_length] + [self.max_length]
-        self._programs = {}
+        self._programs, self._lock = {}, threading.Lock()
 
     def __call__(self, texts, verbose=0):
         """Strings → strings; with `verbose=1`, a progress bar."""
@@ -110,30 +114,60 @@ class Translator:
         return decoding.beam_search(start, step, sources, **beams, **limits, **self.options)
 
     def save(self, folder):
-        """Writes model and tokenizers into a folder."""
-        folder = pathlib.Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        for number, model in enumerate(self.models):
-            model.save(folder / (f"model-{number}.keras" if len(self.models) > 1 else "model.keras"))
-        one = self.source_tokenizer is self.target_tokenizer
-        names = {"tokenizer": self.source_tokenizer}
-        if not one:
-            names = {"source_tokenizer": self.source_tokenizer, "target_tokenizer": self.target_tokenizer}
-        for name, tokenizer in names.items():
-            text.save_tokenizer(tokenizer, folder / name)
+        """Writes model and tokenizers into a folder, which must be new, empty, or one that `save` wrote before."""
+        place = files.NewFolder(folder, *_names(folder))
+        names = next(names for names in runs.TOKENIZERS if len(names) == len(self.tokenizers))
+        with place as new:
+            for number, model in enumerate(self.models):
+                model.metadata.setdefault("tokenizers", self._fingerprints())
+                model.save(new / (f"model-{number}.keras" if len(self.models) > 1 else "model.keras"))
+            for name, tokenizer in zip(names, self.tokenizers, strict=True):
+                text.save_tokenizer(tokenizer, new / name)
+            files.write_manifest(new, format="keras")
 
     @classmethod
     def load(cls, folder, **options):
-        """The translator of a folder that `save` or `keras-tfm train` wrote; options as of the class."""
-        import keras_tfm.models  # noqa: F401, registers them with Keras
+        """The translator of a folder that `save` or `keras-tfm train` wrote; options as of the class.
 
-        folder = pathlib.Path(folder)
-        files = sorted(folder.glob("model*.keras"))
-        if not files:
-            raise FileNotFoundError(f"{folder}: must hold a model.keras, as `keras-tfm train` writes it")
-        names = ["tokenizer"] if (folder / "tokenizer").exists() else ["source_tokenizer", "target_tokenizer"]
-        tokenizers = [text.load_tokenizer(folder / name) for name in names]
-        return cls([keras.models.load_model(file) for file in files], *tokenizers, **options)
+        A run may still be training: then its latest state is taken, and `origin` says so.
+        """
+        folder, origin = pathlib.Path(folder), ""
+        files.settle(folder)
+        if runs.is_run(folder):
+            model, origin = runs.load_model(folder)
+            models = [model]
+        else:
+            if (folder / "translator.json").exists():
+                one_of("format", files.read_manifest(folder).get("format"), ["keras"])
+            paths = sorted(folder.glob("model*.keras"))
+            if not paths:
+                raise FileNotFoundError(f"{folder}: must hold a model.keras, as `keras-tfm train` writes it")
+            models = [runs.load_keras(path) for path in paths]
+        translator = cls(models, *runs.load_tokenizers(folder), **options)
+        translator.origin = origin
+        return translator
+
+    @property
+    def tokenizers(self):
+        """The tokenizer of both sides, or that of the source and that of the target."""
+        one = self.source_tokenizer is self.target_tokenizer
+        return [self.source_tokenizer] if one else [self.source_tokenizer, self.target_tokenizer]
+
+    def _fingerprints(self):
+        return [text.fingerprint(tokenizer) for tokenizer in self.tokenizers]
+
+    def _check_tokenizers(self):
+        """Refuses tokenizers that a model was not trained with."""
+        for model in self.models:
+            expected, sizes = model.metadata.get("tokenizers"), [model.arguments["vocab_size"]]
+            sizes.append(model.arguments.get("target_vocab_size") or sizes[0])
+            found = [self.source_tokenizer.vocab_size, self.target_tokenizer.vocab_size]
+            if any(size < tokens for size, tokens in zip(sizes, found, strict=True)):
+                raise ValueError(f"tokenizers must have at most {sizes} tokens, as the model. Received: {found}")
+            if expected is not None and expected != self._fingerprints():
+                raise ValueError(
+                    "tokenizers must be those that the model was trained with. Received: others, by their fingerprints"
+                )
 
     def _translate(self, texts, n, verbose):
         """Strings → for each, the `n` best, [(string, score), …]; None is greedy, without scores."""
@@ -178,7 +212,7 @@ class Translator:
         order = sorted((number for number, ids in enumerate(rows) if ids), key=lambda number: len(rows[number]))
         found = [[("", 0.0)]] * len(rows)
         size = self.batch_size if len(order) > FEW else min(FEW, self.batch_size)
-        bar = keras.utils.Progbar(len(order), unit_name="sentence", verbose=verbose)
+        bar = Progress(len(order), "translating", "sentence", verbose)
         for first in range(0, len(order), size):
             members = order[first : first + size]
             width = next(width for width in self.widths if width > len(rows[members[-1]]))
@@ -189,14 +223,16 @@ class Translator:
                 pairs = zip(texts, map(float, their_scores), strict=True)
                 found[number] = [(text, score) for text, score in pairs if score > decoding.NEVER / 2]
             bar.add(len(members))
+        bar.close()
         return found
 
     def _compiled(self, n):
         """`search` for `n`, with a program for each width."""
-        if n not in self._programs:
-            variables = [variable for model in self.models for variable in model.variables]
-            self._programs[n] = backend.compiled(functools.partial(self.search, n=n), variables)
-        return self._programs[n]
+        with self._lock:
+            if n not in self._programs:
+                variables = [variable for model in self.models for variable in model.variables]
+                self._programs[n] = backend.compiled(functools.partial(self.search, n=n), variables)
+            return self._programs[n]
 
     def _constraints(self):
         return {name: value for name, value in self.options.items() if name in CONSTRAINTS}
@@ -209,9 +245,10 @@ class Translator:
         return model.start, model.step_and_attention if with_attention else model.step
 
 
-def longest_translation(length):
-    """How many tokens a translation has at the most, for a source of so many; both with their end token."""
-    return 2 * length + 16
+def _names(folder):
+    """Of what `Translator.save` writes: names that only it uses, and all of them."""
+    models = {path.name for path in pathlib.Path(folder).glob("model*.keras")} | {"model.keras"}
+    return models, models | {"translator.json", *itertools.chain(*runs.TOKENIZERS)}
 
 
 def _split(pattern, text):

@@ -1,7 +1,3 @@
-import csv
-import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -9,11 +5,11 @@ import time
 import keras
 import numpy as np
 import pytest
-from conftest import BACKEND, array, assert_close, gradients, normal, once
+from conftest import array, assert_close, gradients, normal, once
 from keras import ops
 
 import keras_tfm.models  # noqa: F401, registers them with Keras
-from keras_tfm import cli, training
+from keras_tfm import training
 
 LABELS = np.array([[3, 1, 4, 0], [5, 0, 0, 0]])
 
@@ -183,33 +179,6 @@ def model_and_data(seed=0):
     return model, rng.integers(1, 9, (8, 4)), rng.integers(1, 9, (8, 4))
 
 
-def test_average_of_one_checkpoint_is_itself_and_of_two_their_mean(tmp_path):
-    model, inputs, labels = model_and_data()
-    model.fit(inputs, labels, epochs=3, verbose=0, callbacks=[training.Run(tmp_path, keep=2)])
-    files = training.checkpoints(tmp_path)
-    assert [file.name for file in files] == ["00002.npz", "00003.npz"]
-    last = [array(weight) for weight in model.weights]
-    training.average_checkpoints(model, files[-1:])
-    for weight, expected in zip(model.weights, last, strict=True):
-        assert_close(weight, expected, 0)
-    with np.load(files[0]) as first:
-        training.average_checkpoints(model, files)
-        for number, weight in enumerate(model.weights):
-            assert_close(weight, (last[number] + first[str(number)]) / 2, 1e-6)
-    with pytest.raises(ValueError, match="`files` must name at least one"):
-        training.average_checkpoints(model, [])
-
-
-def test_metrics_are_a_table_with_a_row_for_each_epoch(tmp_path):
-    model, inputs, labels = model_and_data()
-    callbacks = [training.TokensPerSecond(32), training.Run(tmp_path)]
-    model.fit(inputs, labels, batch_size=4, epochs=2, verbose=0, validation_data=(inputs, labels), callbacks=callbacks)
-    with open(tmp_path / "metrics.csv") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["epoch"] for row in rows] == ["1", "2"]
-    assert {"loss", "val_loss", "tokens/s"} <= set(rows[0]) and float(rows[1]["tokens/s"]) > 0
-
-
 def test_what_comes_between_epochs_is_not_counted_as_training():
     speed, logs = training.TokensPerSecond(1000), {}
     speed.on_epoch_begin(0)
@@ -229,78 +198,3 @@ def test_tensorboard_reads_the_metrics(tmp_path):
     events.Reload()
     assert [event.step for event in events.Scalars("loss")] == [1, 2]
     assert_close([event.value for event in events.Scalars("loss")], history.history["loss"])
-
-
-def test_a_run_of_another_model_is_refused(tmp_path):
-    model, inputs, labels = model_and_data()
-    model.fit(inputs, labels, verbose=0, callbacks=[training.Run(tmp_path)])
-    other = keras.Sequential([keras.layers.Embedding(9, 8), keras.layers.Dense(9)])
-    other.compile("sgd", training.SmoothedCrossentropy())
-    other.build((8, 4))
-    with pytest.raises(ValueError, match="must come from the same model"):
-        training.Run(tmp_path).restore(other)
-
-
-def test_patience_survives(tmp_path):
-    model, inputs, labels = model_and_data()
-    stopping = keras.callbacks.EarlyStopping("loss", patience=2, min_delta=100)
-    run = training.Run(tmp_path, siblings=[stopping])
-    model.fit(inputs, labels, epochs=2, verbose=0, callbacks=[stopping, run])
-    again = keras.callbacks.EarlyStopping("loss", patience=2, min_delta=100)
-    run = training.Run(tmp_path, siblings=[again])
-    first = run.restore(model)
-    assert first == 2
-    history = model.fit(inputs, labels, initial_epoch=first, epochs=9, verbose=0, callbacks=[again, run])
-    assert len(history.history["loss"]) == 1  # the second epoch without a better loss
-
-
-OPTIONS = {
-    "tokenizer": "bytes",
-    "num_layers": 1,
-    "model_dim": 16,
-    "num_heads": 2,
-    "ff_dim": 32,
-    "dropout": 0.2,
-    "seed": 3,
-    "batch_tokens": 256,
-    "num_shapes": 1,
-    "steps": 40,
-    "steps_per_epoch": 8,
-    "warmup_steps": 10,
-    "average": 2,
-    "verbose": 2,
-    "backend": BACKEND,
-}
-
-
-def command(out, texts):
-    flags = [f"--{name}={value}" for name, value in OPTIONS.items()] + [f"--source={texts}", f"--out={out}"]
-    return ["train", *flags, "--jit_compile" if BACKEND == "jax" else "--no-jit_compile"]  # the quicker start
-
-
-@(pytest.mark.slow if BACKEND == "tensorflow" else pytest.mark.xdist_group("killed"))  # 40 s there, 15 s on JAX
-def test_killed_and_started_again_equals_uninterrupted(tmp_path, capsys):
-    texts = tmp_path / "pairs.tsv"
-    texts.write_text("".join(f"{number}\t{str(number)[::-1]}\n" for number in range(1000, 1300)))
-    killed = subprocess.Popen(
-        [sys.executable, "-m", "keras_tfm", *command(tmp_path / "killed", texts)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    state = tmp_path / "killed/state.npz"
-    deadline = time.monotonic() + 240
-    while not (state.exists() and len(training.checkpoints(tmp_path / "killed")) > 1):
-        assert killed.poll() is None and time.monotonic() < deadline, killed.communicate()[0]
-        time.sleep(0.02)
-    os.kill(killed.pid, signal.SIGKILL)
-    killed.communicate()
-    cli.run(command(tmp_path / "killed", texts))
-    assert "going on after epoch" in capsys.readouterr().out
-    cli.run(command(tmp_path / "whole", texts))
-    assert "going on after epoch" not in capsys.readouterr().out
-    ours, theirs = (keras.models.load_model(tmp_path / run / "model.keras") for run in ("killed", "whole"))
-    for weight, expected in zip(ours.weights, theirs.weights, strict=True):
-        np.testing.assert_array_equal(array(weight), array(expected))
-    assert (tmp_path / "killed/metrics.csv").read_text().count("\n") == 6
-    assert json.loads((tmp_path / "killed/config.json").read_text())["steps"] == 40

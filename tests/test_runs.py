@@ -1,0 +1,245 @@
+import csv
+import json
+import os
+import signal
+
+import keras
+import numpy as np
+import pytest
+from conftest import BACKEND, array, assert_close, encode, random_texts
+
+from keras_tfm import files, runs, training
+from keras_tfm.batches import Batches
+
+
+def model_and_data(seed=0):
+    keras.utils.set_random_seed(seed)
+    model = keras.Sequential([keras.layers.Embedding(9, 8), keras.layers.Dropout(0.2), keras.layers.Dense(9)])
+    model.compile(keras.optimizers.Adam(0.01), training.SmoothedCrossentropy())
+    rng = np.random.default_rng(seed)
+    return model, rng.integers(1, 9, (8, 4)), rng.integers(1, 9, (8, 4))
+
+
+def test_average_of_one_checkpoint_is_itself_and_of_two_their_mean(tmp_path):
+    model, inputs, labels = model_and_data()
+    model.fit(inputs, labels, epochs=3, verbose=0, callbacks=[runs.Run(tmp_path, keep=2)])
+    paths = runs.checkpoints(tmp_path)
+    assert [path.name for path in paths] == ["00002.npz", "00003.npz"]
+    last = [array(weight) for weight in model.weights]
+    runs.average_checkpoints(model, paths[-1:])
+    for weight, expected in zip(model.weights, last, strict=True):
+        assert_close(weight, expected, 0)
+    first = files.read_arrays(paths[0])
+    runs.average_checkpoints(model, paths)
+    for number, weight in enumerate(model.weights):
+        assert_close(weight, (last[number] + first[f"weights/{number}"]) / 2, 1e-6)
+    with pytest.raises(ValueError, match="`paths` must name at least one"):
+        runs.average_checkpoints(model, [])
+
+
+def test_metrics_are_a_table_with_a_row_for_each_epoch(tmp_path):
+    model, inputs, labels = model_and_data()
+    callbacks = [training.TokensPerSecond(32), runs.Run(tmp_path)]
+    model.fit(inputs, labels, batch_size=4, epochs=2, verbose=0, validation_data=(inputs, labels), callbacks=callbacks)
+    with open(tmp_path / "metrics.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["epoch"] for row in rows] == ["1", "2"]
+    assert {"loss", "val_loss", "tokens/s"} <= set(rows[0]) and float(rows[1]["tokens/s"]) > 0
+
+
+def test_a_run_of_another_model_is_refused(tmp_path):
+    model, inputs, labels = model_and_data()
+    model.fit(inputs, labels, verbose=0, callbacks=[runs.Run(tmp_path)])
+    other = keras.Sequential([keras.layers.Embedding(9, 8), keras.layers.Dense(9)])
+    other.compile("sgd", training.SmoothedCrossentropy())
+    other.build((8, 4))
+    with pytest.raises(ValueError, match="must come from the same model"):
+        runs.Run(tmp_path).restore(other)
+
+
+# ── by `Run.fit`, over batches ──
+
+
+class Copy(keras.Model):
+    """The smallest model with dropout that takes what `Batches` serve."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.dropout = keras.layers.Embedding(260, 8), keras.layers.Dropout(0.3)
+        self.dense = keras.layers.Dense(260)
+
+    def call(self, inputs):
+        return self.dense(self.dropout(self.embedding(inputs["target"])))
+
+
+@pytest.fixture(scope="module")
+def batches(tmp_path_factory):
+    pairs = encode(random_texts(60), tmp_path_factory.mktemp("tokens"))
+    return Batches(pairs, batch_tokens=128, num_shapes=1, seed=3)
+
+
+def compiled_model(**options):
+    keras.utils.set_random_seed(5)
+    model = Copy()
+    ids = np.ones((2, 3), "int32")
+    model({"source": ids, "target": ids})
+    options = {"learning_rate": 0.01, **options}
+    model.compile(
+        keras.optimizers.Adam(**options),
+        training.SmoothedCrossentropy(),
+        metrics=[training.TokenAccuracy()],
+        jit_compile=False,
+    )
+    return model
+
+
+class SignalAfter(keras.callbacks.Callback):
+    """Sends this process a signal when so many steps are done."""
+
+    def __init__(self, steps, number=signal.SIGINT):
+        super().__init__()
+        self.left, self.number = steps, number
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), self.number)
+
+
+def fitted(folder, batches, callbacks=(), epochs=3, steps=5, siblings=(), minutes=3.0, **options):
+    model = compiled_model(**options)
+    run = runs.Run(folder, siblings=siblings, minutes=minutes)
+    run.fit(model, batches, epochs, steps, callbacks, verbose=0)
+    return model, run
+
+
+def assert_same(model, other):
+    for weight, expected in zip(model.weights, other.weights, strict=True):
+        np.testing.assert_array_equal(array(weight), array(expected))
+
+
+@pytest.mark.parametrize("options", [{}, {"use_ema": True, "ema_momentum": 0.5}], ids=["plain", "ema"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_in_an_epoch_and_gone_on_with_equals_uninterrupted(number, options, batches, tmp_path, capsys):
+    whole, whole_run = fitted(tmp_path / "whole", batches, **options)
+    before = signal.getsignal(number)
+    for stop in (3, 4):  # in the first epoch, and in the second
+        with pytest.raises(runs.Interrupted) as error:
+            fitted(tmp_path / "parts", batches, [SignalAfter(stop, number)], **options)
+        assert error.value.signal == number and "once more to stop at once" in capsys.readouterr().err
+    assert runs.saved_step(tmp_path / "parts") == 7 and signal.getsignal(number) is before
+    model, run = fitted(tmp_path / "parts", batches, **options)
+    assert_same(model, whole)
+    for row, expected in zip(run.history, whole_run.history, strict=True):  # metrics of the divided epochs, too
+        assert row.keys() == expected.keys() and row["epoch"] == expected["epoch"]
+        np.testing.assert_allclose(list(row.values()), list(expected.values()), rtol=1e-5)
+    again, run = fitted(tmp_path / "parts", batches, **options)  # with nothing left to do
+    assert_same(again, whole)
+    assert len(run.history) == 3
+
+
+def test_the_state_is_saved_by_time(batches, tmp_path):
+    seen = []
+
+    class Look(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            seen.append(runs.saved_step(tmp_path))
+
+    fitted(tmp_path, batches, [Look()], epochs=2, minutes=1e-9)
+    assert seen == list(range(10))
+
+
+def test_the_second_signal_does_not_wait(batches, tmp_path):
+    class Twice(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt) as error:
+        fitted(tmp_path, batches, [Twice()])
+    assert not isinstance(error.value, runs.Interrupted) and runs.saved_step(tmp_path) == 0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_loss_that_is_no_number_ends_training_and_keeps_the_last_good_state(value, batches, tmp_path):
+    class Poison(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if self.params["epochs"] == 3 and run.place == (1, 2):
+                weight = self.model.weights[-1]
+                weight.assign(np.full(weight.shape, value))
+
+    run, model = runs.Run(tmp_path), compiled_model()
+    message = (
+        r"the loss became (nan|inf) in epoch 2, step 3, at a learning rate of 0.01; .*state.npz keeps step 5\. Try"
+    )
+    with pytest.raises(FloatingPointError, match=message):
+        run.fit(model, batches, 3, 5, [Poison()], verbose=0)
+    assert runs.saved_step(tmp_path) == 5
+    whole, _ = fitted(tmp_path / "whole", batches)
+    assert_same(fitted(tmp_path, batches)[0], whole)
+
+
+def test_weights_that_are_no_numbers_are_never_saved(batches, tmp_path):
+    class Poison(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 1:
+                self.model.weights[-1].assign(np.full(260, np.nan))
+
+    with pytest.raises(FloatingPointError, match="weights became infinite or NaN"):
+        fitted(tmp_path, batches, [Poison()])
+    assert runs.saved_step(tmp_path) == 5 and len(runs.checkpoints(tmp_path)) == 1
+
+
+def stopping(patience):
+    return keras.callbacks.EarlyStopping("loss", patience=patience, min_delta=100)
+
+
+def test_patience_survives_and_a_run_that_was_stopped_stays_so(batches, tmp_path):
+    _, run = fitted(tmp_path, batches, epochs=2, siblings=[stopping(2)])
+    assert len(run.history) == 2
+    model, run = fitted(tmp_path, batches, epochs=9, siblings=[stopping(2)])
+    assert len(run.history) == 3  # the second epoch without a better loss
+    for _ in range(2):
+        again, run = fitted(tmp_path, batches, epochs=9, siblings=[stopping(2)])
+        assert len(run.history) == 3
+        assert_same(model, again)
+    _, run = fitted(tmp_path, batches, epochs=9, siblings=[stopping(3)])
+    assert len(run.history) == 4  # with more patience it goes on
+    _, run = fitted(tmp_path, batches, epochs=6)
+    assert len(run.history) == 6
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"PK\x03\x04", b"no archive at all"], ids=["empty", "cut off", "of another kind"]
+)
+def test_a_damaged_state_is_named_with_what_to_do(content, batches, tmp_path):
+    fitted(tmp_path, batches, epochs=1)
+    (tmp_path / "state.npz").write_bytes(content)
+    for read in (runs.saved_step, lambda folder: fitted(folder, batches)):
+        with pytest.raises(files.DamagedFile, match=r"state.npz: damaged.*; delete it, and the same command begins"):
+            read(tmp_path)
+
+
+def test_a_state_without_its_parts_is_damaged(batches, tmp_path):
+    for state in ({}, {"place": 3}, {"place": [0, 1, 2]}):
+        files.write_arrays(tmp_path / "state.npz", {"state": np.array(json.dumps(state))})
+        with pytest.raises(files.DamagedFile):
+            runs.saved_step(tmp_path)
+
+
+def test_time_is_estimated_once(batches, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(runs.TimeEstimate, "LONG", 0)
+    run = runs.Run(tmp_path)
+    run.fit(compiled_model(), batches, 4, 5, [runs.TimeEstimate(run, 20, "take a walk")], verbose=0)
+    said = capsys.readouterr().err
+    assert said.count("for 8 steps of") == 1 and said.count("take a walk") == 1 and BACKEND
+
+
+def test_another_thread_may_train(batches, tmp_path):
+    import threading
+
+    thread = threading.Thread(target=fitted, args=(tmp_path, batches), kwargs={"epochs": 1})
+    thread.start()
+    thread.join()
+    assert runs.saved_step(tmp_path) == 5
