@@ -9,11 +9,11 @@ import pytest
 from conftest import IN_TENSORFLOW, once
 from test_to_saved_model import ask
 
-from keras_tfm import cli, export, tasks
+from keras_tfm import cli, export, exported, tasks
 from keras_tfm.text import END
 from keras_tfm.translator import Translator
 
-DATES = pathlib.Path(__file__).parent.parent / "saved_models/dates"
+DATES, KERAS = pathlib.Path(__file__).parent.parent / "saved_models/dates", cli.dates_model()
 SOURCES, TARGETS = zip(*tasks.dates(1000, "test"), strict=True)
 
 # Runs a LiteRT file with NumPy and the runtime alone: lists of ids in, lists of ids out.
@@ -93,7 +93,7 @@ def right(answers):
 
 @pytest.mark.slow
 def test_it_reads_dates_that_it_has_never_seen():
-    assert right(Translator.load(DATES / "keras", beams=1, batch_size=128, max_length=64)(SOURCES)) > 99.5
+    assert right(Translator.load(KERAS, beams=1, batch_size=128, max_length=64)(SOURCES)) > 99.5
 
 
 @once
@@ -102,8 +102,14 @@ def test_what_is_shipped_is_small_and_right():
     for form in ("saved_model", "litert"):
         size = sum(file.stat().st_size for file in (DATES / form).rglob("*") if file.is_file())
         assert size < 2e6, (form, size)
+        assert exported.load(DATES / form)(SOURCES[:10]) == list(TARGETS[:10])  # the checksums are right, too
     assert right(by_saved_model(DATES / "saved_model", SOURCES[:100])) == 100
-    assert right(by_ids(RUN_LITERT, Translator.load(DATES / "keras"), SOURCES, DATES / "litert")) > 99.5
+    assert right(by_ids(RUN_LITERT, Translator.load(KERAS), SOURCES, DATES / "litert")) > 99.5
+
+
+def test_the_keras_model_is_part_of_the_package():
+    assert cli.dates_model().is_relative_to(pathlib.Path(cli.__file__).parent)
+    assert (cli.dates_model() / "model.keras").exists() and (cli.dates_model() / "tokenizer/tokenizer.json").exists()
 
 
 @pytest.mark.usefixtures("one_width")
@@ -120,7 +126,7 @@ def test_no_model_is_that_of_dates(tmp_path, monkeypatch, capsys):
 @IN_TENSORFLOW
 @pytest.mark.parametrize("beams", [1, 4])
 def test_every_form_says_what_the_model_says(beams, tmp_path):
-    translator, texts = Translator.load(DATES / "keras", beams=beams, max_length=64), list(SOURCES[:100])
+    translator, texts = Translator.load(KERAS, beams=beams, max_length=64), list(SOURCES[:100])
     expected = translator(texts)
     export.saved_model(translator, tmp_path / "saved_model")
     assert by_saved_model(tmp_path / "saved_model", texts) == expected
@@ -133,13 +139,12 @@ def test_every_form_says_what_the_model_says(beams, tmp_path):
     assert sum(map(str.__eq__, found["float16"], expected)) >= 99
     assert abs(right(found["int8"]) - right(translator(SOURCES))) <= 0.3
     export.ctranslate2(translator, tmp_path / "ctranslate2")
-    names = export.vocabulary(translator.source_tokenizer)
+    names = exported.vocabulary(translator.source_tokenizer)
     rows = [[names[number] for number in row] for row in translator.source_tokenizer.encode(texts)]
-    ids = {name: number for number, name in enumerate(export.vocabulary(translator.target_tokenizer))}
+    ids = {name: number for number, name in enumerate(exported.vocabulary(translator.target_tokenizer))}
     answers = fresh(RUN_CTRANSLATE2, rows, tmp_path / "ctranslate2", beams)
     assert translator.target_tokenizer.decode([[ids[name] for name in row] for row in answers]) == expected
     export.onnx(translator, tmp_path / "onnx")
     assert by_ids(RUN_ONNX, translator, texts, tmp_path / "onnx", beams) == expected
-    if beams == 1:
-        run = export.run_onnx(tmp_path / "onnx", translator)
-        assert [run(text) for text in texts] == expected and run(" ") == ""
+    for form in exported.RUNNERS:
+        assert exported.load(tmp_path / ("float32" if form == "litert" else form))([*texts, " "]) == [*expected, ""]

@@ -67,7 +67,14 @@ def test_a_server_answers_over_http(tmp_path):
         assert post(address, instances=TEXTS) == (200, {"predictions": DATES})
         status, answer = post(address, instances=TEXTS, signature_name="translate")
         assert status == 200 and [row["translations"][0] for row in answer["predictions"]] == DATES
-        for bad in ({"instances": TEXTS, "signature_name": "none"}, {"instances": "a"}, {"instances": [TEXTS]}, {}):
+        bad_ids = [{"instances": [[n, 2]], "signature_name": "tokens"} for n in (-5, 5000, 2**40, 2**70, 1.5, "a")]
+        for bad in (
+            {"instances": TEXTS, "signature_name": "none"},
+            {"instances": "a"},
+            {"instances": [TEXTS]},
+            {},
+            *bad_ids,
+        ):
             assert post(address, **bad)[0] == 422, bad
     with pytest.raises(OSError):
         post(address, instances=TEXTS)
@@ -86,7 +93,14 @@ with tf.compat.v1.Session(graph=tf.Graph()) as session:
     names = {key: tensor.name for key, tensor in signature.outputs.items()}
     found = session.run(names, {signature.inputs["texts"].name: json.loads(sys.argv[2])})
     texts = {key: [text.decode() for text in value] for key, value in found.items()}
-    print(json.dumps([signature.method_name, texts]))
+    signature = model.signature_def["tokens"]
+    errors = []
+    for number in (-5, 5000, 2**40):
+        try:
+            session.run(signature.outputs["ids"].name, {signature.inputs["ids"].name: [[number, 2]]})
+        except tf.errors.InvalidArgumentError as error:
+            errors.append("`ids` must be numbers from 0 to" in str(error))
+    print(json.dumps([signature.method_name, texts, errors]))
 """
 
 
@@ -96,4 +110,8 @@ def test_a_session_without_xla_answers():
     command = [sys.executable, "-W", "ignore", "-c", SESSION, FOLDER, json.dumps(TEXTS)]
     run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    assert json.loads(run.stdout.splitlines()[-1]) == ["tensorflow/serving/predict", {"translation": DATES}]
+    assert json.loads(run.stdout.splitlines()[-1]) == [
+        "tensorflow/serving/predict",
+        {"translation": DATES},
+        [True, True, True],
+    ]
