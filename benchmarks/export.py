@@ -23,6 +23,7 @@ import tensorflow as tf
 
 from keras_tfm import evaluation, export
 from keras_tfm.data import read_lines
+from keras_tfm.exported import CTranslate2Translator
 from keras_tfm.litert import LiteRTTranslator
 from keras_tfm.translator import Translator
 
@@ -129,10 +130,10 @@ def answer(connection, kind, path, model, beams):
     elif kind == "LiteRT":
         run = LiteRTTranslator(path, num_threads=1)  # which sorts them by length
     else:
-        one = export.run_ctranslate2(path, load(model, beams))
+        one = CTranslate2Translator(path)
 
         def run(texts):
-            return [one(text) for text in texts]
+            return [one([text])[0] for text in texts]
 
     while True:
         try:
