@@ -24,6 +24,9 @@ from keras_tfm.layers.positions import SCHEMES
 
 X, MEMORY = normal(2, 5, 8), normal(2, 3, 6, seed=1)
 
+
+INITIALIZERS = {"kernel_initializer": keras.initializers.HeNormal(), "bias_initializer": "ones"}
+
 LAYERS = {
     "attention": (lambda **kw: MultiHeadAttention(2, num_kv_heads=1, score="bilinear", **kw), 2),
     "hard attention": (lambda **kw: MultiHeadAttention(2, heads="narrow", mixing="hard", name="hard", **kw), 2),
@@ -39,6 +42,13 @@ LAYERS = {
         1,
     ),
     "decoder block": (lambda **kw: TransformerDecoderBlock(2, 16, positions="rotary", score="concat", **kw), 2),
+    "attention of other weights": (lambda **kw: MultiHeadAttention(2, heads="narrow", **INITIALIZERS, **kw), 2),
+    "feed-forward of other weights": (lambda **kw: FeedForward(16, "mish", **INITIALIZERS, **kw), 1),
+    "encoder block without biases": (lambda **kw: TransformerEncoderBlock(2, 16, use_bias=False, **kw), 1),
+    "decoder block with a callable": (
+        lambda **kw: TransformerDecoderBlock(2, 16, keras.activations.silu, **INITIALIZERS, **kw),
+        2,
+    ),
     "decoder block without memory": (lambda **kw: TransformerDecoderBlock(2, 16, positions="alibi", **kw), 1),
 }
 
@@ -199,8 +209,49 @@ def test_residuals_are_those_of_the_two_papers():
         assert_close(block(X), x)
 
 
+@keras.saving.register_keras_serializable(package="tests")
+def squared_relu(x):
+    return ops.square(ops.relu(x))
+
+
+@pytest.mark.parametrize("activation", [squared_relu, keras.activations.mish, keras.layers.LeakyReLU(0.3)])
+def test_any_activation_is_saved(activation, tmp_path):
+    model = functional(lambda: FeedForward(16, activation), 1)
+    layer = model.layers[-1]
+    assert_close(layer.inner(X), activation(ops.matmul(X, layer.inner.kernel)))
+    model.save(tmp_path / "model.keras")
+    assert_close(keras.models.load_model(tmp_path / "model.keras")([X]), model([X]))
+
+
+def weights_of(block, name):
+    return {weight.path: array(weight) for weight in block.weights if weight.name == name and "norm" not in weight.path}
+
+
+@pytest.mark.parametrize("heads", HEADS)
+def test_kernels_and_biases_begin_as_told(heads):
+    block = TransformerDecoderBlock(4, 512, heads=heads, kernel_initializer="he_normal", bias_initializer="ones")
+    block.build((None, 5, 128), (None, 5, 128))
+    assert all((bias == 1).all() for bias in weights_of(block, "bias").values())
+    kernels = weights_of(block, "kernel")
+    assert len(kernels) == 10
+    for path, kernel in kernels.items():
+        inputs = kernel.shape[0]  # (inputs, outputs) or (inputs, heads, head_dim)
+        if "/output/" in path:  # (heads, head_dim, outputs)
+            inputs = kernel.shape[0] * kernel.shape[1]
+        elif kernel.ndim == 3 and heads == "narrow":  # (heads, inputs, head_dim)
+            inputs = kernel.shape[1]
+        np.testing.assert_allclose(kernel.std(), (2 / inputs) ** 0.5, rtol=0.05, err_msg=path)
+        assert len(np.unique(kernel)) > kernel.size / 2, path
+
+
+def test_layers_without_biases_have_none():
+    block = TransformerDecoderBlock(2, 16, use_bias=False)
+    block.build((None, 5, 8), (None, 3, 6))
+    assert not weights_of(block, "bias")
+
+
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("activation", [*ACTIVATIONS, *GATES])
+@pytest.mark.parametrize("activation", [*ACTIVATIONS, *GATES, "silu"])
 def test_feed_forward_and_norm(activation, norm):
     x = normal(2, 3, 8)
     layer = FeedForward(16, activation)
@@ -279,7 +330,12 @@ def remembering(call):
 @pytest.mark.parametrize(
     "make, words",
     [
-        (lambda: TransformerEncoderBlock(2, 16, activation="tanhh"), ["activation", "swiglu", "'tanhh'"]),
+        (
+            lambda: TransformerEncoderBlock(2, 16, activation="tanhh"),
+            ["activation", "swiglu", "any Keras activation", "'tanhh'"],
+        ),
+        (lambda: FeedForward(16, kernel_initializer="he"), ["`kernel_initializer`", "Keras initializer", "'he'"]),
+        (lambda: MultiHeadAttention(2, use_bias="no"), ["`use_bias`", "False, True", "'no'"]),
         (lambda: TransformerEncoderBlock(2, 16, norm="batch"), ["norm", "rms", "'batch'"]),
         (lambda: TransformerEncoderBlock(2, 0), ["ff_dim", "positive", "0"]),
         (lambda: TransformerEncoderBlock(2, 2.5), ["ff_dim", "positive", "2.5"]),

@@ -55,6 +55,11 @@ def test_steps_equal_the_full_pass(positions, dtype):
         {"score": "additive", "heads": "wide", "num_kv_heads": 1, "tied_output": False},
         {"target_vocab_size": 12, "tied_output": False, "mixing": "hard"},
         {"target_vocab_size": 12},
+        {
+            "use_bias": False,
+            "kernel_initializer": keras.initializers.Orthogonal(),
+            "activation": keras.activations.mish,
+        },
     ],
 )
 def test_every_option_decodes_saves_and_loads(options, tmp_path):

@@ -13,6 +13,7 @@ from keras import ops
 from keras_tfm import backend, recording
 from keras_tfm.arguments import one_of, positive, rate
 from keras_tfm.layers import masks
+from keras_tfm.layers.base import as_matrices, fresh, initializer
 from keras_tfm.layers.positions import SCHEMES
 
 
@@ -165,7 +166,7 @@ HEADS = {
 
 
 def glorot(fan_in, fan_out):
-    """Glorot's uniform limits for a matrix; Keras would take the axes of a rank 3 kernel for those of a convolution."""
+    """Glorot's uniform limits for the weights of a score, which are matrices or vectors of each head."""
     limit = (6 / (fan_in + fan_out)) ** 0.5
     return keras.initializers.RandomUniform(-limit, limit)
 
@@ -182,6 +183,7 @@ class MultiHeadAttention(masks.MaskedLayer):
             a few are grouped attention (https://arxiv.org/abs/2305.13245).
         heads, score, mixing: words of `HEADS`, `SCORES` and `MIXINGS`.
         attention_dropout: rate of dropout on the attention weights.
+        use_bias, kernel_initializer, bias_initializer: of the four projections, as in Keras.
 
     Call arguments:
         x, memory: (batch, query, features) and (batch, key, any features).
@@ -199,6 +201,7 @@ class MultiHeadAttention(masks.MaskedLayer):
     """
 
     OPTIONS = ("num_kv_heads", "heads", "score", "mixing", "attention_dropout")
+    OPTIONS += ("use_bias", "kernel_initializer", "bias_initializer")
     causal, window, scheme = False, None, SCHEMES[None]  # self-attention sets its own
 
     def __init__(
@@ -209,6 +212,9 @@ class MultiHeadAttention(masks.MaskedLayer):
         score="scaled_dot",
         mixing="soft",
         attention_dropout=0.0,
+        use_bias=True,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -219,6 +225,9 @@ class MultiHeadAttention(masks.MaskedLayer):
         self.heads = one_of("heads", heads, HEADS)
         self.score = one_of("score", score, SCORES)
         self.mixing = one_of("mixing", mixing, MIXINGS)
+        self.use_bias = one_of("use_bias", use_bias, (False, True))
+        self.kernel_initializer = initializer("kernel_initializer", kernel_initializer)
+        self.bias_initializer = initializer("bias_initializer", bias_initializer)
         attention_dropout = rate("attention_dropout", attention_dropout)
         self.dropout = keras.layers.Dropout(attention_dropout, dtype="float32") if attention_dropout else None
 
@@ -249,9 +258,16 @@ class MultiHeadAttention(masks.MaskedLayer):
         return self._dense(name, "bqc,chd->bqhd", (width,), outputs)
 
     def _dense(self, name, equation, inputs, outputs, matrices=1):
-        options = {"bias_axes": equation[-len(outputs) :], "dtype": self.dtype_policy, "name": name}
-        initializer = glorot(math.prod(inputs) // matrices, math.prod(outputs) // matrices)
-        dense = keras.layers.EinsumDense(equation, (None, *outputs), kernel_initializer=initializer, **options)
+        sizes = math.prod(inputs) // matrices, math.prod(outputs) // matrices
+        dense = keras.layers.EinsumDense(
+            equation,
+            (None, *outputs),
+            bias_axes=equation[-len(outputs) :] if self.use_bias else None,
+            kernel_initializer=as_matrices(self.kernel_initializer, *sizes, matrices),
+            bias_initializer=fresh(self.bias_initializer),
+            dtype=self.dtype_policy,
+            name=name,
+        )
         dense.supports_masking = True
         dense.build((None, None, *inputs))
         return dense
@@ -412,13 +428,14 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         if self.heads == "narrow" or not backend.few(x) or any(layer.quantization_mode for layer in layers):
             return [self.project(layer, x) for layer in layers]
         kernel = ops.concatenate([ops.reshape(layer.kernel, (x.shape[-1], -1)) for layer in layers], axis=1)
-        bias = ops.concatenate([ops.reshape(layer.bias, (-1,)) for layer in layers])
-        found, parts, first = backend.product_of_few(x, kernel) + bias, [], 0
+        found, parts, first = backend.product_of_few(x, kernel), [], 0
+        if self.use_bias:
+            found = found + ops.concatenate([ops.reshape(layer.bias, (-1,)) for layer in layers])
         for layer in layers:
-            width = math.prod(layer.bias.shape)
-            part = found[..., first : first + width]
-            parts.append(backend.reshape(part, (*ops.shape(x)[:2], *layer.bias.shape)))
-            first += width
+            heads = layer.kernel.shape[1:]  # (heads, head_dim)
+            part = found[..., first : first + math.prod(heads)]
+            parts.append(backend.reshape(part, (*ops.shape(x)[:2], *heads)))
+            first += math.prod(heads)
         return parts
 
     def empty_cache(self, batch_size, max_length, masked=True):

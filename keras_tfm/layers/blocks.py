@@ -7,11 +7,13 @@ import keras
 from keras_tfm import backend
 from keras_tfm.arguments import one_of, positive, rate
 from keras_tfm.layers.attention import MultiHeadAttention, MultiHeadSelfAttention
+from keras_tfm.layers.base import Layer, fresh, initializer
 from keras_tfm.layers.masks import MaskedLayer
 
 NORMS = {"layer": partial(keras.layers.LayerNormalization, epsilon=1e-5), "rms": keras.layers.RMSNormalization}
-ACTIVATIONS = ("relu", "gelu", "swish")
+ACTIVATIONS = ("relu", "gelu", "swish")  # the usual ones; any of Keras' will do
 GATES = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "swish"}  # https://arxiv.org/abs/2002.05202
+DENSE = ("use_bias", "kernel_initializer", "bias_initializer")  # options of attention that are also for feed-forward
 
 
 class Dense(keras.layers.Dense):
@@ -20,43 +22,65 @@ class Dense(keras.layers.Dense):
     def call(self, x, training=None):
         if not backend.few(x):
             return super().call(x, training)
-        return self.activation(backend.product_of_few(x, self.kernel) + self.bias)
+        product = backend.product_of_few(x, self.kernel)
+        return self.activation(product + self.bias if self.use_bias else product)
 
     def quantize(self, mode=None, type_check=False, config=None):  # as Keras' own, which would refuse a subclass
         super().quantize(mode, type_check=False, config=config)
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
-class FeedForward(keras.layers.Layer):
+class FeedForward(Layer):
     """The same small network for each token: `W₂ f(W₁x)`, or with a gate `W₂ (f(W₁x) · Vx)`.
 
     Args:
         ff_dim: width in the middle, between input and output of (batch, length, features).
-        activation: "relu", "gelu", "swish", or with a gate "glu", "reglu", "geglu", "swiglu".
+        activation: any Keras activation, by name or as a function, or with a gate "glu", "reglu", "geglu", "swiglu".
+        use_bias, kernel_initializer, bias_initializer: of the dense layers, as in Keras.
 
     >>> print(FeedForward(ff_dim=32, activation="swiglu")(keras.ops.ones((2, 3, 8))).shape)
     (2, 3, 8)
     """
 
-    def __init__(self, ff_dim, activation="relu", **kwargs):
+    def __init__(
+        self,
+        ff_dim,
+        activation="relu",
+        use_bias=True,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.ff_dim = positive("ff_dim", ff_dim)
-        self.activation = one_of("activation", activation, (*ACTIVATIONS, *GATES))
+        self.is_gated = isinstance(activation, str) and activation in GATES
+        try:
+            self.activation = keras.activations.get(GATES[activation] if self.is_gated else activation)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"`activation` must be one of {list(GATES)} or any Keras activation. Received: {activation=}"
+            ) from error
+        self.use_bias = one_of("use_bias", use_bias, (False, True))
+        self.kernel_initializer = initializer("kernel_initializer", kernel_initializer)
+        self.bias_initializer = initializer("bias_initializer", bias_initializer)
         self.supports_masking = True
 
     def build(self, x_shape):
-        activation = GATES.get(self.activation, self.activation)
-        self.inner = Dense(self.ff_dim, activation, dtype=self.dtype_policy, name="inner")
+        self.inner = self._dense("inner", self.ff_dim, self.activation)
         self.inner.build(x_shape)
-        if self.activation in GATES:
-            self.gated = Dense(self.ff_dim, dtype=self.dtype_policy, name="gated")
+        if self.is_gated:
+            self.gated = self._dense("gated", self.ff_dim)
             self.gated.build(x_shape)
-        self.outer = Dense(x_shape[-1], dtype=self.dtype_policy, name="outer")
+        self.outer = self._dense("outer", x_shape[-1])
         self.outer.build((*x_shape[:-1], self.ff_dim))
+
+    def _dense(self, name, units, activation=None):
+        initializers = fresh(self.kernel_initializer), fresh(self.bias_initializer)
+        return Dense(units, activation, self.use_bias, *initializers, dtype=self.dtype_policy, name=name)
 
     def call(self, x):
         middle = self.inner(x)
-        return self.outer(middle * self.gated(x) if self.activation in GATES else middle)
+        return self.outer(middle * self.gated(x) if self.is_gated else middle)
 
     def compute_output_shape(self, x_shape):
         return x_shape
@@ -93,7 +117,8 @@ class TransformerEncoderBlock(MaskedLayer):
         norm_first: whether sublayers get a normalised input (pre-norm), instead of their sums being normalised.
         dropout: rate of dropout on the output of each sublayer.
         **kwargs: any option of `MultiHeadSelfAttention`: `score`, `heads`, `num_kv_heads`, `mixing`, `causal`,
-            `window`, `positions`, `attention_dropout`.
+            `window`, `positions`, `attention_dropout`, `use_bias`, `kernel_initializer`, `bias_initializer`; the last
+            three are for the feed-forward network as well.
 
     Call arguments:
         x, mask: (batch, length, features) and (batch, length); Keras fills in the mask of `Embedding(mask_zero=True)`.
@@ -113,7 +138,8 @@ class TransformerEncoderBlock(MaskedLayer):
         self.residual = partial(Residual, norm, norm_first, dropout, dtype=self.dtype_policy)
         self.attention = MultiHeadSelfAttention(num_heads, **options, dtype=self.dtype_policy, name="attention")
         self.attention_residual = self.residual(name="attention_residual")
-        self.feed_forward = FeedForward(ff_dim, activation, dtype=self.dtype_policy, name="feed_forward")
+        dense = {name: options[name] for name in DENSE if name in options}
+        self.feed_forward = FeedForward(ff_dim, activation, **dense, dtype=self.dtype_policy, name="feed_forward")
         self.feed_forward_residual = self.residual(name="feed_forward_residual")
 
     def build(self, x_shape):

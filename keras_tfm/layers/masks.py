@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_tfm.backend import get_keras_mask
+from keras_tfm.layers.base import Layer
 
 
 def distance(query_len, key_len, start=0):
@@ -111,7 +112,7 @@ def check(name, mask, ranks=(2, 3, 4), of=None):
     return mask if dtype == "bool" else ops.not_equal(mask, 0)
 
 
-class MaskedLayer(keras.layers.Layer):
+class MaskedLayer(Layer):
     """A layer in which no mask gets lost: those that the caller gives and those that Keras attached are ANDed.
 
     Keras by itself fills in `mask` only in calls with one tensor, and no mask that the caller gives. Subclasses

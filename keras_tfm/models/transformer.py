@@ -71,7 +71,8 @@ class Stack:
         max_length: how many learned positions there are.
         dtype: the precision of all layers, such as "mixed_bfloat16"; by default Keras' global policy.
         **options: any other option of the blocks: `norm_first`, `norm`, `activation`, `score`, `heads`, `num_kv_heads`,
-            `mixing`, `window` (of self-attention), `attention_dropout`.
+            `mixing`, `window` (of self-attention), `attention_dropout`, `use_bias`, `kernel_initializer`,
+            `bias_initializer`.
     """
 
     def __init__(
