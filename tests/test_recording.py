@@ -73,3 +73,13 @@ def test_recording_says_so_when_it_cannot_see():
     layer.build(X.shape)
     with pytest.raises(Exception, match="`record_attention` needs layers that run eagerly"), record_attention():
         compiled(layer)(ops.convert_to_tensor(X))
+
+
+def test_who_asks_a_layer_for_scores_is_told_of_recording():
+    layer = MultiHeadSelfAttention(2, name="attention")
+    with pytest.raises(ValueError, match="`return_attention_scores`") as error:
+        layer(X, return_attention_scores=True)
+    example = [line for line in str(error.value).splitlines() if line.startswith("    ")]
+    names = {"record_attention": record_attention, "layer": layer, "x": X}
+    exec("\n".join(line.removeprefix("    ") for line in example[:-1]), names)
+    assert eval(example[-1].strip(), names)[0].shape == (2, 2, 6, 6)

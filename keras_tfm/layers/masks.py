@@ -135,6 +135,12 @@ class MaskedLayer(Layer):
         return self._merged(**named, **kwargs)
 
     def _merged(self, x, memory=None, mask=None, memory_mask=None, attention_mask=None, **kwargs):
+        if "return_attention_scores" in kwargs:
+            raise ValueError(
+                "`return_attention_scores` must not be given: `keras_tfm.layers.record_attention` collects the weights "
+                "of any layer or model:\n    with record_attention() as maps:\n        y = layer(x)\n    maps[layer.path]\n"
+                f"Received: return_attention_scores={kwargs['return_attention_scores']}"
+            )
         attention_mask = check("attention_mask", attention_mask)
         if attention_mask is not None and len(attention_mask.shape) == 2:
             if attention_mask.shape[0] not in (None, 1, x.shape[1]):
