@@ -5,8 +5,8 @@
     ONNXTranslator           needs onnxruntime
     SavedModelTranslator     needs tensorflow and tensorflow-text
 
-All take a list of strings and return their translations, and several threads may use one. Neither Keras nor TensorFlow
-is imported, but for SavedModels.
+All take a list of strings and return their translations, as `keras_tfm.runner.Runner` describes. Neither Keras nor
+TensorFlow is imported, but for SavedModels.
 """
 
 import pathlib
@@ -30,11 +30,8 @@ class CTranslate2Translator(TokenRunner):
     """Strings in, strings out, by CTranslate2. Several threads may use one.
 
     Args:
-        folder: what `export.ctranslate2` wrote; its files are compared with their checksums first.
+        folder: what `export.ctranslate2` wrote.
         num_threads: how many threads the runtime uses for a batch.
-
-    Every text is one sentence. An empty text stays empty; of a text that is too long, the end is cut off, with a
-    warning that says how much.
     """
 
     form, main = "ctranslate2", "model.bin"
@@ -73,11 +70,8 @@ class ONNXTranslator(TokenRunner):
     """Strings in, strings out, by ONNX Runtime and a beam search in NumPy. Several threads may use one.
 
     Args:
-        folder: what `export.onnx` wrote; its files are compared with their checksums first.
+        folder: what `export.onnx` wrote.
         num_threads: how many threads the runtime uses.
-
-    Every text is one sentence. An empty text stays empty; of a text that is too long, the end is cut off, with a
-    warning that says how much.
     """
 
     form, main = "onnx", "step.onnx"
@@ -163,11 +157,8 @@ class SavedModelTranslator(Runner):
     """Strings in, strings out, by a SavedModel. Several threads may use one. Needs tensorflow and tensorflow-text.
 
     Args:
-        folder: what `export.saved_model` wrote; its files are compared with their checksums first.
+        folder: what `export.saved_model` wrote.
         batch_size: how many texts are translated together.
-
-    Every text is one sentence. An empty text stays empty; of a text that is too long, the end is cut off, with a
-    warning that says how much.
     """
 
     form, main = "saved_model", "saved_model.pb"

@@ -12,11 +12,8 @@ class LiteRTTranslator(TokenRunner):
     """Strings in, strings out, by a LiteRT file. Several threads may use one; they take turns, sentence by sentence.
 
     Args:
-        folder: what `export.litert` wrote; its files are compared with their checksums first.
+        folder: what `export.litert` wrote.
         num_threads: how many threads the runtime uses.
-
-    Every text is one sentence. An empty text stays empty; of a text that is too long, the end is cut off, with a
-    warning that says how much.
     """
 
     form, main = "litert", "model.tflite"

@@ -287,9 +287,9 @@ class _ShiftedInGraph:
 TOKENIZERS = {cls.__name__: cls for cls in (SentencePieceTokenizer, ByteTokenizer, KerasHubTokenizer)}
 
 
-# All files that they write, as far as we know those of keras-hub.
-OWN = {"tokenizer.json", "sentencepiece.model", "keras_hub.json", "vocabulary.txt", "vocabulary.json", "vocabulary.spm"}
-OWN |= {"merges.txt"}
+# All files that they write.
+OWN = {"tokenizer.json", "sentencepiece.model", "keras_hub.json", "merges.txt"}
+OWN |= {f"vocabulary.{kind}" for kind in ("txt", "json", "spm")}  # of keras-hub
 
 
 def save_tokenizer(tokenizer, folder):
