@@ -145,12 +145,20 @@ def test_a_new_export_takes_the_place_of_an_earlier_one_alone(tmp_path):
 
 def test_a_kill_between_renames_loses_nothing(tmp_path):
     """The earlier folder was moved away and the new one is not yet in its place."""
-    private = tmp_path / ".model.unfinished"
-    for name in (".old", "model"):
-        (private / name).mkdir(parents=True)
-        (private / name / "model.bin").write_text(name)
+    program = f"""
+import os
+from keras_tfm import exported
+replace = os.replace
+for content in ("old", "new"):
+    with exported.NewFolder({str(tmp_path / "model")!r}) as new:
+        (new / "model.bin").write_text(content)
+        if content == "new":
+            os.replace = lambda *paths: (replace(*paths), os._exit(9))
+"""
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 9
+    assert not (tmp_path / "model").exists()
     assert exported.form(tmp_path / "model") == "ctranslate2"
-    assert (tmp_path / "model/model.bin").read_text() == "model"
+    assert (tmp_path / "model/model.bin").read_text() == "new"
 
 
 def test_a_folder_of_something_else(tmp_path):
