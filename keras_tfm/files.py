@@ -43,7 +43,7 @@ def whole(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove(private)  # of a process that was killed; a link is removed, not followed
         private.mkdir()
-        new = private / path.name
+        new = _new(path)
         yield new
         for file in (new, *new.rglob("*")) if new.is_dir() else (new,):
             if file.is_file():
@@ -67,8 +67,8 @@ def settle(path):
     """Finishes replacing a folder, if the process that wrote it was killed between the two renames."""
     path = pathlib.Path(path)
     private = _private(path)
-    if not path.exists() and (private / ".old").is_dir() and (private / path.name).is_dir():
-        os.replace(private / path.name, path)
+    if not path.exists() and (private / ".old").is_dir() and _new(path).is_dir():
+        os.replace(_new(path), path)
         _remove(private)
 
 
@@ -151,7 +151,7 @@ def reading(path, remedy=RESTORE):
     """Whatever goes wrong inside, but for a file that is not there or not ours to read, is a `DamagedFile`."""
     try:
         yield
-    except (FileNotFoundError, IsADirectoryError, PermissionError, DamagedFile):
+    except (FileNotFoundError, PermissionError, DamagedFile):
         raise
     except Exception as error:  # parsers of damaged files raise nearly everything
         raise DamagedFile(path, error, remedy) from error
@@ -210,7 +210,12 @@ class NewFolder:
 
 
 def _private(path):
+    path = pathlib.Path(os.path.abspath(path))  # "." has no name
     return path.with_name(f".{path.name}.unfinished")
+
+
+def _new(path):
+    return _private(path) / f"new{path.suffix}"  # what some libraries write depends on it
 
 
 def _existing(folder):

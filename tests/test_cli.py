@@ -3,14 +3,16 @@ import inspect
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
 import pytest
 from conftest import BACKEND, once
 
-from keras_tfm import cli
-from keras_tfm.cli import MODEL_FLAGS
+import keras_tfm as keras_tfm_package
+from keras_tfm import cli, flags
+from keras_tfm.flags import MODEL_FLAGS
 
 SMALL = "--num_layers 1 --model-dim 16 --num_heads 2 --ff_dim 32 --steps 6 --batch-tokens 512 --num_shapes 1"
 SMALL += " --jit-compile" if BACKEND == "jax" else " --no-jit-compile"  # the quicker start
@@ -35,14 +37,43 @@ def test_flags_are_the_arguments_of_the_builder():
 def test_words_are_those_of_the_layers():
     from keras_tfm.layers import SCORES
     from keras_tfm.layers.attention import HEADS, MIXINGS
-    from keras_tfm.layers.blocks import ACTIVATIONS, GATES, NORMS
+    from keras_tfm.layers.blocks import GATES, NORMS
     from keras_tfm.layers.positions import SCHEMES
     from keras_tfm.models.transformer import ENCODINGS
 
-    words = {"score": SCORES, "heads": HEADS, "mixing": MIXINGS, "norm": NORMS, "activation": (*ACTIVATIONS, *GATES)}
+    words = {"score": SCORES, "heads": HEADS, "mixing": MIXINGS, "norm": NORMS}
     words["positions"] = [*ENCODINGS, *(scheme for scheme in SCHEMES if scheme)]
     for name, choices in words.items():
         assert set(MODEL_FLAGS[name][0]) == set(choices), name
+    assert all(gate in MODEL_FLAGS["activation"][1] for gate in GATES)
+
+
+def test_recipes_and_presets_are_those_of_the_library():
+    from keras_tfm.models import PRESETS
+    from keras_tfm.pipeline import DEFAULTS, RECIPES
+
+    train = flags._parser()._subparsers._group_actions[0].choices["train"]
+    choices = {action.dest: action.choices for action in train._actions}
+    assert set(choices["recipe"]) == set(RECIPES) and set(choices["preset"]) == set(PRESETS)
+    for name, sizes in PRESETS.items():
+        layers = f"{sizes['num_layers']}+{sizes.get('num_decoder_layers', sizes['num_layers'])}"
+        assert re.search(rf"{name}: {re.escape(layers)}( layers of width|,) {sizes['model_dim']}", flags.PRESET_SIZES)
+    assert set(choices) - {"help", "recipe", "out", "backend"} == set(DEFAULTS) | set(MODEL_FLAGS)
+
+
+@once
+@pytest.mark.parametrize("command", ["train", "translate", "evaluate", "plot", "export", "finish", "info"])
+def test_help_says_what_each_option_does(command, capsys):
+    with pytest.raises(SystemExit):
+        cli.run([command, "--help"])
+    said = capsys.readouterr().out
+    assert "None" not in said and "SUPPRESS" not in said and "options:" in said
+
+
+@once
+def test_version():
+    run = keras_tfm("--version")
+    assert run.stdout == f"keras-tfm {keras_tfm_package.__version__}\n"
 
 
 @once
@@ -77,7 +108,7 @@ def test_training_from_two_files(tmp_path):
         "checkpoints",
         "tensorboard",
     }
-    assert json.loads((tmp_path / "run/config.json").read_text())["model_dim"] == 16
+    assert json.loads((tmp_path / "run/config.json").read_text())["options"]["model_dim"] == 16
     with pytest.raises(SystemExit, match="with other ff_dim"):
         cli.run(["train", *map(str, [*flags, *SMALL.split(), *out, "--ff_dim", 64])])
 
@@ -201,11 +232,40 @@ def test_files_are_translated_and_gone_on_with(folder, tmp_path, capsys):
     cli.run(["translate", str(folder), *files, *OPTIONS])
     expected = lines_of(folder, texts)
     assert capsys.readouterr().out.split("\n")[:-1] == expected
-    out = tmp_path / "out"
-    out.write_text("\n".join(expected[:2]) + "\nhalf a li")
-    cli.run(["translate", str(folder), *files, *OPTIONS, "--out", str(out)])
-    assert out.read_text().split("\n")[:-1] == expected
-    assert "going on after line 2" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("one_width")
+def test_translations_to_a_file_go_on_where_they_stopped_and_never_on_top_of_others(
+    folder, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(cli, "CHUNK", 2)
+    (tmp_path / "texts").write_text("".join(f"number {number}\n" for number in range(6)))
+    out, command = tmp_path / "out", ["translate", str(folder), str(tmp_path / "texts"), *OPTIONS]
+    out.write_text("of another model\n")
+
+    def stopped(self, lines, chunk):
+        for number, line in enumerate(stream(self, lines, chunk)):
+            if number == 4:
+                raise KeyboardInterrupt
+            yield line
+
+    from keras_tfm.translator import Translator
+
+    stream = Translator.stream
+    with monkeypatch.context() as patch:
+        patch.setattr(Translator, "stream", stopped)
+        with pytest.raises(SystemExit) as stop:
+            cli.run([*command, "--out", str(out)])
+    assert stop.value.code == 130 and "the same command goes on where it stopped" in capsys.readouterr().err
+    assert out.read_text() == "of another model\n"
+    with open(tmp_path / ".out.partial", "a") as file:
+        file.write("half a li")
+    cli.run([*command, "--out", str(out)])
+    expected = "\n".join(lines_of(folder, [f"number {number}" for number in range(6)])) + "\n"
+    assert "going on after line 4" in capsys.readouterr().err and out.read_text() == expected
+    cli.run([*command, "--beams", "1", "--out", str(out)])  # other options: all lines anew
+    assert "going on" not in capsys.readouterr().err and out.read_text() != expected
+    assert {path.name for path in tmp_path.iterdir()} == {"texts", "out"}
 
 
 @once
@@ -215,7 +275,17 @@ def test_a_reader_may_stop_reading(folder, tmp_path):
         f"'{pathlib.Path(sys.executable).with_name('keras-tfm')}' translate '{folder}' '{tmp_path}/texts' | head -1"
     )
     run = subprocess.run(command, shell=True, capture_output=True)
-    assert run.stdout == b"\n" and run.stderr == b""
+    assert run.stdout == b"\n" and b"Traceback" not in run.stderr and b"rror" not in run.stderr
+
+
+@once
+def test_notes_for_developers_of_tensorflow_do_not_reach_users_but_errors_do(folder):
+    program = "from keras_tfm import cli; import os, sys; cli.main(); import tensorflow; "
+    program += "print('from Python', file=sys.stderr); os.write(2, b'from C++\\n'); "
+    program += "os.write(2, b'I0000 00:00:1.2 3 port.cc:1] a note\\n'); os.write(2, b'last words'); os.abort()"
+    command = [sys.executable, "-c", program, "translate", str(folder), "--text", "a dog", "--max-length", "24"]
+    run = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "KERAS_BACKEND": "tensorflow"})
+    assert run.returncode < 0 and sorted(run.stderr.split("\n")) == ["from C++", "from Python", "last words"]
 
 
 def test_a_missing_file_is_named(folder):
@@ -223,6 +293,80 @@ def test_a_missing_file_is_named(folder):
         cli.run(["translate", str(folder), "no/such"])
     with pytest.raises(SystemExit, match=r"`model` must be a folder, and comes before the files"):
         cli.run(["translate", __file__])
+
+
+BEFORE_KERAS = """
+import sys
+from keras_tfm import cli
+try:
+    cli.run(sys.argv[1:])
+except SystemExit as error:
+    print(error.code, "keras" in sys.modules, "tensorflow" in sys.modules)
+"""
+
+
+@once
+@pytest.mark.parametrize(
+    "line, word",
+    [
+        ("translate no/such", "Text goes to standard input or to --text"),
+        ("translate . no/such", "no/such: there is no such file"),
+        ("translate .", "must hold a model.keras"),
+        ("evaluate . --source no/such --reference x", "no/such: there is no such file"),
+        ("plot no/such text", "`model` must be a folder"),
+        ("export no/such --format onnx --out x", "`model` must be a folder"),
+        ("export MODEL --format litert --out {here}", "`folder` must be new, empty or an earlier export"),
+        ("export MODEL --format onnx --out x --precision int8", "`precision` of onnx must be float32"),
+        ("export MODEL --format onnx --out x --texts no/such", "no/such: there is no such file"),
+        ("finish .", "must be the folder of a run"),
+        ("info .", "holds no run, no saved translator and no export"),
+        ("train --source no/such --target x", "no/such: there is no such file"),
+        ("train --source x --target x --out x", "`out` must be a folder. Received: x, a file"),
+        ("train --out y", "`task` or `source` must be given"),
+    ],
+)
+def test_what_can_be_known_at_once_is_said_before_keras_is_imported(line, word, folder, tmp_path):
+    (tmp_path / "x").write_text("")
+    words = [str(folder) if word == "MODEL" else word.format(here=tmp_path) for word in line.split()]
+    command = [sys.executable, "-c", BEFORE_KERAS, *words]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert word in run.stdout and run.stdout.endswith("False False\n"), run.stdout + run.stderr
+
+
+@once
+@pytest.mark.parametrize(
+    "missing, line",
+    [
+        ("sentencepiece", "train --task reverse"),
+        ("babel", "train --task dates"),
+        ("sacrebleu", "evaluate MODEL --source x --reference x"),
+        ("matplotlib", "plot MODEL text"),
+        ("tensorflow_text", "export MODEL --format saved_model --out y"),
+        ("ctranslate2", "export MODEL --format ctranslate2 --out y"),
+    ],
+)
+def test_missing_extras_are_named_before_keras_is_imported(missing, line, folder, tmp_path):
+    (tmp_path / "x").write_text("x\n")
+    program = f"import sys; sys.modules[{missing!r}] = None\n" + BEFORE_KERAS
+    words = [str(folder) if word == "MODEL" else word for word in line.split()]
+    run = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, cwd=tmp_path)
+    assert "pip install 'keras_tfm[" in run.stdout and run.stdout.endswith("False False\n"), run.stdout + run.stderr
+
+
+@pytest.mark.usefixtures("one_width")
+def test_a_text_may_be_an_option(folder, capsys):
+    cli.run(["translate", str(folder), *OPTIONS, "--text", "a dog", "--text", "a cat"])
+    assert capsys.readouterr().out.split("\n")[:-1] == lines_of(folder, ["a dog", "a cat"])
+
+
+@once
+def test_information_about_a_saved_translator(folder, capsys):
+    cli.run(["info", str(folder)])
+    said = capsys.readouterr().out
+    assert "saved translator" in said and "num_layers 1" in said and "ByteTokenizer, 260 tokens" in said
+    from keras_tfm.translator import Translator
+
+    assert f"{Translator.load(folder).models[0].count_params():,}" in said
 
 
 def test_nothing_comes_from_an_empty_file(folder, tmp_path, capsys):

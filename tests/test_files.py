@@ -60,7 +60,7 @@ def test_a_rename_that_fails_puts_the_old_folder_back(tmp_path, monkeypatch):
     (path / "content").write_text("old")
 
     def fails(source, target):
-        if target == path and source.name == "folder":
+        if target == path and source.name == "new":
             raise OSError(5, "input/output error")
         replace(source, target)
 
@@ -68,6 +68,12 @@ def test_a_rename_that_fails_puts_the_old_folder_back(tmp_path, monkeypatch):
     with pytest.raises(OSError), files.whole(path) as new:
         new.mkdir()
     assert (path / "content").read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_may_be_the_current_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files.settle(".")
+    files.NewFolder(".", {"main"}, {"main"})
 
 
 def test_links_are_not_followed(tmp_path):

@@ -35,6 +35,7 @@ ORDER = [
     "plots",
     "pipeline",
     "logs",
+    "flags",
     "cli",
 ]
 LAYERS = ["masks", "positions", "attention", "blocks"]
