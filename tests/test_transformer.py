@@ -4,6 +4,7 @@ import pytest
 from conftest import PRECISIONS, TOLERANCE, array, assert_close, compiled, quick, spread
 from keras import ops
 
+from keras_tfm.decoding import beam_search
 from keras_tfm.models import PRESETS, decoder_lm, encoder_classifier, transformer
 from keras_tfm.models.transformer import ENCODINGS
 
@@ -192,3 +193,26 @@ def test_metadata_travels_with_the_model(tmp_path):
     model.metadata["model"] = object()
     with pytest.raises(ValueError, match="`metadata` must hold JSON values"):
         model.get_config()
+
+
+@pytest.mark.parametrize("mode", ["int8", "int4"])
+@pytest.mark.parametrize("tied_output", [True, False])
+def test_quantized_models_save_load_and_decode(mode, tied_output, tmp_path):
+    model = spread(transformer(10, **{**SIZES, "num_layers": 1}, tied_output=tied_output))
+    before = array(model(ids()))
+    model.quantize(mode)
+    expected = array(model(ids()))
+    assert 0 < np.abs(expected - before).max() < {"int8": 0.1, "int4": 1.0}[mode]
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(array(loaded(ids())), expected)
+    found = [quick(lambda: beam_search(m.start, m.step, SOURCE, 5, beams=2)[0])() for m in (model, loaded)]  # noqa: B023
+    np.testing.assert_array_equal(*map(array, found))
+
+
+def test_quantization_that_a_file_cannot_tell_is_refused():
+    model = decoder_lm(10, **SIZES)
+    with pytest.raises(ValueError, match="`mode` must be one of .*int8"):
+        model.quantize("float8")
+    with pytest.raises(ValueError, match="`filters` must be None"):
+        model.quantize("int8", filters="decoder")

@@ -138,7 +138,8 @@ class MaskedLayer(Layer):
         if "return_attention_scores" in kwargs:
             raise ValueError(
                 "`return_attention_scores` must not be given: `keras_tfm.layers.record_attention` collects the weights "
-                "of any layer or model:\n    with record_attention() as maps:\n        y = layer(x)\n    maps[layer.path]\n"
+                "of any layer or model:\n"
+                "    with record_attention() as maps:\n        y = layer(x)\n    maps[layer.path]\n"
                 f"Received: return_attention_scores={kwargs['return_attention_scores']}"
             )
         attention_mask = check("attention_mask", attention_mask)

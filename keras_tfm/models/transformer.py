@@ -147,6 +147,7 @@ class SequenceModel(keras.Model):
 
     Attributes:
         metadata: a dict of JSON values that is saved with the model, such as fingerprints of its tokenizers.
+        quantization: None, or the config that `quantize` was called with, as JSON values.
 
     Methods:
         encode(ids): features of ids (batch, length), from the layers below the output: of a classifier those of each
@@ -164,7 +165,7 @@ class SequenceModel(keras.Model):
     def __init__(self, builder, arguments, inputs, outputs, encode, start=None, step=None, step_and_attention=None):
         super().__init__(inputs=inputs, outputs=outputs, name=arguments["name"] or builder)
         self.dtype_policy = arguments["dtype"]  # which Keras asks whether to scale the loss
-        self.builder, self.arguments, self.metadata = builder, arguments, {}
+        self.builder, self.arguments, self.metadata, self.quantization = builder, arguments, {}, None
         self.encode, self.start, self.step, self.step_and_attention = encode, start, step, step_and_attention
 
     def get_config(self):
@@ -172,15 +173,28 @@ class SequenceModel(keras.Model):
             metadata = json.loads(json.dumps(self.metadata))
         except (TypeError, ValueError) as error:
             raise ValueError(f"`metadata` must hold JSON values. Received: {self.metadata}") from error
-        return {"builder": self.builder, "metadata": metadata, **self.arguments}
+        kept = {"metadata": metadata, "quantization": self.quantization}
+        return {"builder": self.builder, **kept, **self.arguments}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         arguments = dict(config)
-        builder, metadata = BUILDERS[arguments.pop("builder")], arguments.pop("metadata", {})
+        builder = BUILDERS[arguments.pop("builder")]
+        metadata, quantization = arguments.pop("metadata", {}), arguments.pop("quantization", None)
         model = builder(**arguments)
         model.metadata = metadata
+        if quantization:  # the weights that follow are those of quantized layers
+            model.quantize(config=keras.saving.deserialize_keras_object(quantization))
         return model
+
+    def quantize(self, mode=None, config=None, filters=None):
+        """Quantizes all dense layers, "int8" or "int4"; embeddings keep their precision."""
+        one_of("mode", mode, ("int8", "int4"))
+        if filters is not None:
+            raise ValueError(f"`filters` must be None, since it would not be saved. Received: {filters=}")
+        dense = keras.layers.Dense, keras.layers.EinsumDense  # Keras warns of others, one by one
+        super().quantize(mode, config, filters=lambda layer: isinstance(layer, dense))
+        self.quantization = keras.saving.serialize_keras_object(config)
 
 
 def transformer(
