@@ -1,5 +1,5 @@
 import pytest
-from conftest import BACKEND, small_translator
+from conftest import BACKEND, IN_TENSORFLOW, small_translator
 
 from keras_tfm import export
 from keras_tfm.export.common import replaced
@@ -34,3 +34,12 @@ def test_a_comparison_counts_and_measures(tmp_path):
 def test_other_backends_say_where_to_export(tmp_path):
     with pytest.raises(RuntimeError, match="Export needs Keras' TensorFlow backend.*Received: the jax backend"):
         export.saved_model(small_translator("bytes"), tmp_path / "model")
+
+
+@IN_TENSORFLOW
+@pytest.mark.parametrize("form", ["litert", "ctranslate2"])
+def test_a_quantized_model_is_refused_where_its_weights_would_be_misread(form, tmp_path):
+    translator = small_translator("bytes")
+    translator.models[0].quantize("int8")
+    with pytest.raises(ValueError, match="`translator` must have models that are not quantized.*Int8"):
+        getattr(export, form)(translator, tmp_path / "export")

@@ -70,6 +70,17 @@ def longest_of(translator, max_length):
     return max(longest, translator.options.get("min_length", 0))
 
 
+def check_not_quantized(translator):
+    """Raises an error for models after `model.quantize`, whose weights these forms cannot take over."""
+    for model in translator.models:
+        if model.quantization:
+            mode = model.quantization["class_name"]
+            raise ValueError(
+                "`translator` must have models that are not quantized: export the model as it was before `quantize`, "
+                f"and let the export quantize it. Received: a model with {mode}"
+            )
+
+
 def graph_of(function, *specs):
     """`function` of tensors as a function of a TensorFlow graph; specs are shape, type and name of each."""
     tf = tensorflow()

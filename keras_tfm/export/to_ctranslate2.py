@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from keras_tfm.arguments import one_of
-from keras_tfm.export.common import compare, save_settings, save_tokenizers
+from keras_tfm.export.common import check_not_quantized, compare, save_settings, save_tokenizers
 from keras_tfm.exported import CTranslate2Translator, NewFolder, vocabulary
 from keras_tfm.text import PAD, START
 
@@ -33,6 +33,7 @@ def ctranslate2(translator, folder, quantization=None, compare_on=None):
         quantization: of CTranslate2, such as "int8" or "float16"; None keeps float32.
     """
     place, runtime = NewFolder(folder), _package()
+    check_not_quantized(translator)
     if len(translator.models) != 1:
         raise ValueError(f"`translator` must have one model. Received: {len(translator.models)} models")
     one_of("penalty", translator.options.get("penalty", "length"), ["length"])

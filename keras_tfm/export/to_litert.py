@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_tfm.arguments import one_of, positive
 from keras_tfm.export.common import (
+    check_not_quantized,
     compare,
     graph_of,
     longest_of,
@@ -46,6 +47,7 @@ def litert(translator, folder, precision="float32", max_length=None, compare_on=
         max_length, compare_on: as of `saved_model`, which says what is returned, too.
     """
     tf, place = tensorflow(), NewFolder(folder)
+    check_not_quantized(translator)
     options = PRECISIONS[one_of("precision", precision, PRECISIONS)]
     max_length = min(positive("max_length", max_length or 128), translator.max_length)
     longest = longest_of(translator, max_length)
