@@ -151,8 +151,10 @@ def reading(path, remedy=RESTORE):
     """Whatever goes wrong inside, but for a file that is not there or not ours to read, is a `DamagedFile`."""
     try:
         yield
-    except (FileNotFoundError, PermissionError, DamagedFile):
+    except (PermissionError, DamagedFile):
         raise
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{error.filename or path}: is missing; {remedy}") from error
     except Exception as error:  # parsers of damaged files raise nearly everything
         raise DamagedFile(path, error, remedy) from error
 

@@ -87,6 +87,7 @@ class Run(keras.callbacks.Callback):
                 epoch, step = self.place
                 if epoch >= epochs or self.stopped_early():
                     model.optimizer.finalize_variable_values(model.trainable_variables)  # a moving average, if any
+                    self.write_metrics()  # which may have been damaged since
                     return
                 model.fit(
                     batches.repeat(epoch * self.steps_per_epoch + step),
@@ -157,8 +158,8 @@ class Run(keras.callbacks.Callback):
         files.write_arrays(self.folder / "checkpoints" / f"{epoch + 1:05d}.npz", weights)
         self.write_metrics()
         self.save()
-        for old in checkpoints(self.folder)[: -self.keep]:
-            old.unlink()
+        for other in {*_all_checkpoints(self.folder)} - {*checkpoints(self.folder)[-self.keep :]}:
+            other.unlink()
 
     def save(self):
         """Writes the state."""
@@ -245,8 +246,12 @@ class TimeEstimate(keras.callbacks.Callback):
 
 
 def checkpoints(folder):
-    """The checkpoints of a `Run`, oldest first."""
-    return sorted((pathlib.Path(folder) / "checkpoints").glob("[0-9]*.npz"))
+    """The checkpoints of a `Run`, oldest first; without those of epochs that are yet to be done again."""
+    found = _all_checkpoints(folder)
+    if not (pathlib.Path(folder) / "state.npz").exists():
+        return found
+    epoch = saved_place(folder).epoch
+    return [path for path in found if int(path.stem) <= epoch]
 
 
 def average_checkpoints(model, paths):
@@ -289,6 +294,7 @@ def load_model(folder):
     config = read_config(folder)
     model = new_model(config)
     found = [path for path in (folder / "state.npz", *checkpoints(folder)[-1:]) if path.exists()]
+    newest = newest or _step(checkpoints(folder), config)
     if not found:
         raise FileNotFoundError(
             f"{folder}: nothing is trained yet; `keras-tfm train` saves every few minutes and when it is interrupted"
@@ -309,10 +315,10 @@ def finish(folder, average=1):
         the model, and a sentence that says what it is made of.
     """
     folder = pathlib.Path(folder)
-    config, step = read_config(folder), saved_step(folder)
-    model, found = new_model(config), checkpoints(folder)
-    within_epoch = step % config["steps_per_epoch"] and not config["moving_average"]
-    if (within_epoch or not found) and (folder / "state.npz").exists():
+    config, found = read_config(folder), checkpoints(folder)
+    model, step = new_model(config), saved_step(folder) or _step(found, config)
+    behind = _step(found, config) < step and not config["moving_average"]  # which only checkpoints have
+    if (behind or not found) and (folder / "state.npz").exists():
         found.append(folder / "state.npz")
     if not found:
         raise FileNotFoundError(f"{folder}: nothing is trained yet")
@@ -365,6 +371,15 @@ def saved_step(folder):
     """How many steps a run has saved."""
     state = _saved_state(folder)
     return state["place"].epoch * (state["steps_per_epoch"] or 0) + state["place"].step
+
+
+def _all_checkpoints(folder):
+    return sorted((pathlib.Path(folder) / "checkpoints").glob("[0-9]*.npz"))
+
+
+def _step(paths, config):
+    """The step of the last checkpoint; 0 if there is none."""
+    return int(paths[-1].stem) * config["steps_per_epoch"] if paths else 0
 
 
 def _saved_state(folder):

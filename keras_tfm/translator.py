@@ -137,8 +137,11 @@ class Translator:
             model, origin = runs.load_model(folder)
             models = [model]
         else:
-            if (folder / "translator.json").exists():
-                one_of("format", files.read_manifest(folder).get("format"), ["keras"])
+            manifest = folder / "translator.json"
+            if manifest.exists():
+                settings = files.read_manifest(folder, required=["format"])
+                with files.reading(manifest):
+                    one_of("format", settings["format"], ["keras"])
             paths = sorted(folder.glob("model*.keras"))
             if not paths:
                 raise FileNotFoundError(f"{folder}: must hold a model.keras, as `keras-tfm train` writes it")
@@ -159,15 +162,16 @@ class Translator:
     def _check_tokenizers(self):
         """Refuses tokenizers that a model was not trained with."""
         for model in self.models:
-            expected, sizes = model.metadata.get("tokenizers"), [model.arguments["vocab_size"]]
-            sizes.append(model.arguments.get("target_vocab_size") or sizes[0])
-            found = [self.source_tokenizer.vocab_size, self.target_tokenizer.vocab_size]
-            if any(size < tokens for size, tokens in zip(sizes, found, strict=True)):
-                raise ValueError(f"tokenizers must have at most {sizes} tokens, as the model. Received: {found}")
+            expected = model.metadata.get("tokenizers")
             if expected is not None and expected != self._fingerprints():
                 raise ValueError(
                     "tokenizers must be those that the model was trained with. Received: others, by their fingerprints"
                 )
+            sizes = [model.arguments["vocab_size"]]
+            sizes.append(model.arguments.get("target_vocab_size") or sizes[0])
+            found = [self.source_tokenizer.vocab_size, self.target_tokenizer.vocab_size]
+            if any(size < tokens for size, tokens in zip(sizes, found, strict=True)):
+                raise ValueError(f"tokenizers must have at most {sizes} tokens, as the model. Received: {found}")
 
     def _translate(self, texts, n, verbose):
         """Strings → for each, the `n` best, [(string, score), …]; None is greedy, without scores."""

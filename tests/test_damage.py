@@ -1,0 +1,263 @@
+"""Damaged files, some 1,000 of them: an error that names the file and says what to do, or the answer from before."""
+
+import pathlib
+import shutil
+
+import keras
+import numpy as np
+import pytest
+from conftest import SIZES, array, once
+
+from keras_tfm import cli, data, export, exported, files, information, pipeline, runs, text
+from keras_tfm.translator import Translator
+
+pytestmark = [once, pytest.mark.xdist_group("damage")]  # one run and one export of each form for all
+
+TEXTS = ["ein b hund", "x", ""]
+ADVICE = "restore it", "delete it", "delete /", "must be", "must hold", "holds no"
+
+
+def damages(content, rng):
+    """What becomes of a file: (in words, its content, or None if it is missing, or a folder in its place)."""
+    yield "missing", None
+    yield "a folder", pathlib.Path
+    yield "empty", b""
+    for length in sorted({1, len(content) // 4, len(content) // 2, len(content) - 1}):
+        yield f"cut to {length}", content[:length]
+    for place in rng.choice(len(content) * 8, min(8, len(content) * 8), replace=False):
+        flipped = bytearray(content)
+        flipped[place // 8] ^= 1 << place % 8
+        yield f"bit {place} flipped", bytes(flipped)
+    yield "random", rng.bytes(len(content))
+    yield "zeros", bytes(len(content))
+    for other in (b"[]", b"3", b'"x"', b"null", b"{}", b"[" * 10_000):
+        yield f"JSON: {other[:3]!r}", other
+
+
+def put(path, content):
+    """Writes, removes, or makes a folder."""
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    if content is pathlib.Path:
+        path.mkdir()
+    elif content is not None:
+        path.write_bytes(content)
+
+
+def fuzz(path, read, same=None, every=1):
+    """Damages a file in each way; `read()` must complain about it or return what it did before. Returns how often.
+
+    `same(before, found)` tells whether the two are as good as each other, if being equal is too much to ask.
+    """
+    before, content, wrong = read(), path.read_bytes(), []
+    ways = list(damages(content, np.random.default_rng(len(content))))[::every]
+    for damage, other in ways:
+        put(path, other)
+        try:
+            found = read()
+        except BaseException as error:
+            wrong += complaints(error, path, damage)
+        else:
+            if found != before and not (same and same(before, found)):
+                wrong.append(f"{damage}: another answer")
+        finally:
+            put(path, content)
+    assert not wrong, f"{path}\n" + "\n".join(wrong)
+    return len(ways)
+
+
+def complaints(error, path, damage):
+    """What is wrong with an error: it must be one line that names the file, or its folder, and says what to do."""
+    names = [path.name, str(path.parent)] if damage == "missing" else [str(path)]
+    said = str(error)
+    checks = {
+        "another kind of error": isinstance(error, (ValueError, OSError, SystemExit)),
+        "several lines": "\n" not in said,
+        "no name": any(name in said for name in names),
+        "no advice": any(word in said for word in ADVICE),
+    }
+    return [f"{damage}: {name}: {error!r}" for name, passed in checks.items() if not passed]
+
+
+def inside(folder, *names):
+    """All files of a folder that are read again; hidden ones are locks, and pictures are for people."""
+    found = [file for file in sorted(folder.rglob("*")) if file.is_file() and not file.name.startswith(".")]
+    return [file for file in found if file.suffix != ".png" and "tfevents" not in file.name]
+
+
+def answer(translator):
+    """All that a translation depends on."""
+    weights = [array(weight).tobytes() for model in translator.models for weight in model.weights]
+    return weights, [text.fingerprint(tokenizer) for tokenizer in translator.tokenizers]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("damage")
+
+
+@pytest.fixture(scope="module")
+def command(root):
+    """The command that trains the run."""
+    for name, line in (("source", "ein {} hund"), ("target", "a {} dog")):
+        (root / name).write_text("".join(line.format(chr(97 + n % 26)) + "\n" for n in range(60)))
+    texts = [f"--{part}{side}={root / side}" for part in ("", "valid_") for side in ("source", "target")]
+    options = "--tokenizer char --separate --vocab_size 300 --steps 4 --steps_per_epoch 2 --average 2 --max_length 40"
+    options += " --batch_tokens 512 --num_shapes 1 --no-jit_compile --verbose 0"
+    sizes = [f"--{name}={value}" for name, value in SIZES.items()]
+    return ["train", *texts, *options.split(), *sizes, f"--out={root / 'run'}"]
+
+
+@pytest.fixture(scope="module")
+def run(root, command):
+    """A finished run."""
+    cli.run(command)
+    return root / "run"
+
+
+@pytest.fixture(scope="module")
+def unfinished(root, run):
+    """A run that was interrupted after its last state."""
+    folder = shutil.copytree(run, root / "unfinished")
+    (folder / "model.keras").unlink()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def saved(root, run):
+    Translator.load(run, beams=1, max_length=24).save(root / "saved")
+    return root / "saved"
+
+
+def test_a_saved_translator(saved):
+    assert sum(fuzz(file, lambda: answer(Translator.load(saved))) for file in inside(saved)) > 100
+
+
+def test_the_result_of_a_run(run):
+    def same(before, found):  # without model.keras, the latest state is taken, and `origin` says so
+        return found[2] and found[1] == before[1]
+
+    def read():
+        translator = Translator.load(run)
+        return *answer(translator), translator.origin
+
+    assert fuzz(run / "model.keras", read, same) + fuzz(run / "state.npz", read, same, every=3) > 20
+
+
+def test_a_run_that_is_not_finished(unfinished):
+    names = "state.npz", "config.json", "source_tokenizer/tokenizer.json", "target_tokenizer/sentencepiece.model"
+
+    def same(before, found):  # without state.npz there is still a checkpoint, and `origin` says so
+        return "checkpoint" in found[2] or "00002.npz" in found[2]
+
+    def read():
+        translator = Translator.load(unfinished)
+        return *answer(translator), translator.origin
+
+    assert sum(fuzz(unfinished / name, read, same) for name in names) > 70
+
+
+def test_checkpoints(unfinished):
+    def read():
+        model, what = runs.finish(unfinished, 2)
+        weights = [array(weight).tobytes() for weight in model.weights]
+        (unfinished / "model.keras").unlink()
+        return weights, what
+
+    def same(before, found):  # of a checkpoint that is missing, the sentence tells
+        return "2 were asked for" in found[1]
+
+    names = "checkpoints/00001.npz", "checkpoints/00002.npz", "state.npz", "config.json"
+    assert sum(fuzz(unfinished / name, read, same) for name in names) > 70
+
+
+def test_a_result_is_never_of_another_epoch_than_it_says(run, root, command):
+    """Checkpoints that the state has overtaken, or that are missing, are not mixed up with those that count."""
+    newest = files.read_arrays(run / "checkpoints/00002.npz")
+
+    def copy(name, *without):
+        folder = shutil.copytree(run, root / name)
+        for file in ("model.keras", *without):
+            (folder / file).unlink()
+        return folder
+
+    model, what = runs.finish(copy("no checkpoint", "checkpoints/00002.npz"))
+    assert what == "state.npz, after step 4 of 4"
+    for number, weight in enumerate(model.weights):
+        np.testing.assert_array_equal(array(weight), newest[f"weights/{number}"])
+    folder = copy("no state", "state.npz")
+    assert runs.load_model(folder)[1].startswith(f"{folder / 'checkpoints/00002.npz'}, step 4 of 4")
+    assert runs.finish(folder)[1] == "00002.npz, after step 4 of 4"
+    folder = copy("begun again", "state.npz")
+    shorter = [*command, "--steps=2", "--average=1", f"--out={folder}"]
+    cli.run(shorter)
+    assert [path.name for path in runs.checkpoints(folder)] == ["00001.npz"]
+    expected = files.read_arrays(folder / "checkpoints/00001.npz")
+    for number, weight in enumerate(runs.load_keras(folder / "model.keras").weights):
+        np.testing.assert_array_equal(array(weight), expected[f"weights/{number}"])
+
+
+def test_states(run, command):
+    keras.utils.set_random_seed(3)
+    model = runs.new_model(runs.read_config(run))
+    pipeline.compile_model(model, pipeline.DEFAULTS | {"learning_rate": 0.1, "warmup_steps": 1, "steps": 4})
+
+    def read():
+        for variable in model.weights:
+            variable.assign(np.zeros(variable.shape))
+        place = runs.Run(run).restore(model)
+        return place, [array(v).tobytes() for v in [*model.weights, *model.optimizer.variables]]
+
+    nothing = lambda before, found: found[0] == (0, 0)  # noqa: E731, where there is no state
+    assert fuzz(run / "state.npz", read, nothing) > 20
+
+
+def test_token_files(run):
+    def read():
+        pairs = data.TokenPairs(run / "data/train-0")
+        return [x.tobytes() for side in (pairs.sources, pairs.targets) for x in (side.tokens, side.ends)]
+
+    assert sum(fuzz(file, read) for file in inside(run / "data/train-0")) > 100
+
+
+@pytest.mark.parametrize("name", ["run", "unfinished", "saved"])
+def test_info(name, request):
+    folder = request.getfixturevalue(name)
+    files_of = [file for file in inside(folder) if "data" not in file.parts and file.suffix != ".csv"]
+    different = lambda before, found: True  # noqa: E731, it tells what is there
+    assert sum(fuzz(file, lambda: list(information.describe(folder)), different, every=2) for file in files_of) > 50
+
+
+@pytest.mark.parametrize("form", ["saved_model", "litert", "ctranslate2", "onnx"])
+def test_exports(form, saved, root):
+    getattr(export, form)(Translator.load(saved, beams=1, max_length=24), root / form)
+    assert sum(fuzz(file, lambda: exported.load(root / form)(TEXTS)) for file in inside(root / form)) > 90
+    different = lambda before, found: True  # noqa: E731
+    for file in inside(root / form):
+        fuzz(file, lambda: list(information.describe(root / form)), different, every=4)
+
+
+def test_commands_say_it_in_one_line(run, command):
+    """Each file of a run, each time with another damage."""
+    pristine = shutil.copytree(run, run.with_name("pristine"))
+    before, table = answer(Translator.load(run)), (run / "metrics.csv").read_text()
+    rng, said, wrong = np.random.default_rng(0), 0, []
+    for number, file in enumerate(inside(run)):
+        for argv in (command, ["finish", str(run)], ["info", str(run)]):
+            shutil.rmtree(run)
+            shutil.copytree(pristine, run)
+            kinds = list(damages(file.read_bytes(), rng))
+            damage, other = kinds[2 + number % (len(kinds) - 2)]
+            put(file, other)
+            try:
+                cli.run(argv)
+            except SystemExit as error:
+                wrong += complaints(error, file, f"{argv[0]}, {damage}")
+                said += str(error.code).startswith("keras-tfm: error: ")
+            else:
+                if argv is command and (answer(Translator.load(run)), (run / "metrics.csv").read_text()) != (
+                    before,
+                    table,
+                ):
+                    wrong.append(f"{file}, {damage}: another result")
+    assert not wrong, "\n".join(wrong)
+    assert said > 20
