@@ -55,22 +55,22 @@ def _metrics(hypotheses, references, tokenize):
 
 
 def evaluate(translator, sources, references, tokenize="13a", verbose=0):
-    """`scores` of a translator, with its `perplexity` on the references and what it does a second; see `UNITS`.
+    """`scores` of a translator and its sentences per second, compiling included; see `UNITS`.
 
-    `sentences/s` and `tokens/s` are those of a whole run, compiling included. With `verbose=1`, shows its progress.
+    Of a `Translator` also its `perplexity` on the references and tokens per second, which the runners of
+    `keras_tfm.exported` do not know. With `verbose=1`, shows its progress.
     """
     sources, references = list(sources), list(references)
     _metrics(sources, references, tokenize)  # what cannot be scored need not be translated
     start = time.perf_counter()
     hypotheses = translator(sources, verbose=verbose)
     seconds = time.perf_counter() - start
-    tokens = sum(map(len, translator.target_tokenizer.encode(hypotheses)))
-    speed = {"sentences/s": len(sources) / seconds, "tokens/s": tokens / seconds}
-    return {
-        **scores(hypotheses, references, tokenize),
-        "perplexity": perplexity(translator, sources, references, verbose=verbose),
-        **speed,
-    }
+    result = scores(hypotheses, references, tokenize) | {"sentences/s": len(sources) / seconds}
+    if hasattr(translator, "models"):
+        tokens = sum(map(len, translator.target_tokenizer.encode(hypotheses)))
+        result["tokens/s"] = tokens / seconds
+        result["perplexity"] = perplexity(translator, sources, references, verbose=verbose)
+    return result
 
 
 def perplexity(translator, sources, references, batch_size=64, verbose=0):

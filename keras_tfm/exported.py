@@ -183,7 +183,7 @@ class SavedModelTranslator(Runner):
             return {}
         return files.read_manifest(self.folder, required=("format", "max_length"))
 
-    def _translate(self, texts):
+    def _translate(self, texts, bar):
         found, order = [""] * len(texts), sorted(range(len(texts)), key=lambda place: len(texts[place]))
         for first in range(0, len(order), self.batch_size):
             places = order[first : first + self.batch_size]
@@ -193,6 +193,7 @@ class SavedModelTranslator(Runner):
                 found[place] = answers[0].decode("utf-8", "replace")
                 if cut:
                     warnings.warn(f"{cut} tokens were cut off: {texts[place][:40]!r} …", stacklevel=3)
+            bar.add(len(places))
         return found
 
 

@@ -9,6 +9,7 @@ import warnings
 
 from keras_tfm import files, text
 from keras_tfm.arguments import positive
+from keras_tfm.progress import Progress
 from keras_tfm.text import END
 
 
@@ -37,15 +38,17 @@ class Runner:
     def _settings(self):
         return files.read_manifest(self.folder)
 
-    def __call__(self, texts):
-        """Strings → strings, in the same order."""
+    def __call__(self, texts, verbose=0):
+        """Strings → strings, in the same order; with `verbose=1`, shows progress on standard error."""
         if isinstance(texts, str):
             raise ValueError(f"`texts` must be a list of strings. Received: a string, {texts[:40]!r}")
         texts = list(texts)
         for string in texts:
             if not isinstance(string, str):
                 raise ValueError(f"`texts` must be a list of strings. Received: {string!r} in it")
-        found = iter(self._translate([string for string in texts if string.strip()]))
+        sentences = [string for string in texts if string.strip()]
+        with Progress(len(sentences), "translating", "sentence", verbose) as bar:
+            found = iter(self._translate(sentences, bar))
         return [next(found) if string.strip() else "" for string in texts]
 
     def stream(self, lines, chunk=2048):
@@ -54,8 +57,8 @@ class Runner:
         while texts := list(itertools.islice(lines, chunk)):
             yield from self(texts)
 
-    def _translate(self, texts):
-        """Strings that are not blank → strings."""
+    def _translate(self, texts, bar):
+        """Strings that are not blank → strings; `bar.add` counts them."""
         raise NotImplementedError
 
 
@@ -69,7 +72,7 @@ class TokenRunner(Runner):
         names = ("source_tokenizer", "target_tokenizer")
         self.source_tokenizer, self.target_tokenizer = (text.load_tokenizer(self.folder / name) for name in names)
 
-    def _translate(self, texts):
+    def _translate(self, texts, bar):
         rows = list(map(self._cut, self.source_tokenizer.encode(texts), texts))
         found, lengths = [""] * len(texts), list(map(len, rows))
         order = sorted((place for place, ids in enumerate(rows) if ids), key=lengths.__getitem__)
@@ -79,6 +82,7 @@ class TokenRunner(Runner):
             answers = self.target_tokenizer.decode(self._search([[*rows[place], END] for place in places]))
             for place, answer in zip(places, answers, strict=True):
                 found[place] = answer
+            bar.add(len(places))
         return found
 
     def _cut(self, ids, string):

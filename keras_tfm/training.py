@@ -1,5 +1,6 @@
 """What `compile` and `fit` need to train a Transformer: schedule, loss, metrics, callbacks, averaging."""
 
+import functools
 import time
 
 import keras
@@ -209,7 +210,10 @@ class TensorBoardScalars(keras.callbacks.Callback):
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError as error:
             raise ImportError("TensorBoard is not installed: pip install 'keras_tfm[train]'") from error
-        self.writer = EventFileWriter(str(folder))
+        self.open = functools.partial(EventFileWriter, str(folder))
+
+    def on_train_begin(self, logs=None):
+        self.writer = self.open()
 
     def on_epoch_end(self, epoch, logs=None):
         from tensorboard.compat.proto.event_pb2 import Event

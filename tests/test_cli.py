@@ -1,18 +1,14 @@
 import gzip
-import inspect
 import json
 import os
 import pathlib
-import re
 import subprocess
 import sys
 
 import pytest
 from conftest import BACKEND, once
 
-import keras_tfm as keras_tfm_package
-from keras_tfm import cli, flags
-from keras_tfm.flags import MODEL_FLAGS
+from keras_tfm import cli
 
 SMALL = "--num_layers 1 --model-dim 16 --num_heads 2 --ff_dim 32 --steps 6 --batch-tokens 512 --num_shapes 1"
 SMALL += " --jit-compile" if BACKEND == "jax" else " --no-jit-compile"  # the quicker start
@@ -21,59 +17,6 @@ SMALL += " --jit-compile" if BACKEND == "jax" else " --no-jit-compile"  # the qu
 def keras_tfm(*arguments, **environment):
     command = [pathlib.Path(sys.executable).with_name("keras-tfm"), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
-
-
-def test_flags_are_the_arguments_of_the_builder():
-    from keras_tfm.layers import MultiHeadSelfAttention, TransformerEncoderBlock
-    from keras_tfm.models.transformer import Stack, transformer
-
-    functions = transformer, Stack.__init__, TransformerEncoderBlock.__init__
-    names = {name for function in functions for name in inspect.signature(function).parameters}
-    names |= set(MultiHeadSelfAttention.OPTIONS)
-    not_flags = {"self", "name", "dtype", "block", "options", "kwargs", "vocab_size", "target_vocab_size", "causal"}
-    assert names - not_flags == set(MODEL_FLAGS)
-
-
-def test_words_are_those_of_the_layers():
-    from keras_tfm.layers import SCORES
-    from keras_tfm.layers.attention import HEADS, MIXINGS
-    from keras_tfm.layers.blocks import GATES, NORMS
-    from keras_tfm.layers.positions import SCHEMES
-    from keras_tfm.models.transformer import ENCODINGS
-
-    words = {"score": SCORES, "heads": HEADS, "mixing": MIXINGS, "norm": NORMS}
-    words["positions"] = [*ENCODINGS, *(scheme for scheme in SCHEMES if scheme)]
-    for name, choices in words.items():
-        assert set(MODEL_FLAGS[name][0]) == set(choices), name
-    assert all(gate in MODEL_FLAGS["activation"][1] for gate in GATES)
-
-
-def test_recipes_and_presets_are_those_of_the_library():
-    from keras_tfm.models import PRESETS
-    from keras_tfm.pipeline import DEFAULTS, RECIPES
-
-    train = flags._parser()._subparsers._group_actions[0].choices["train"]
-    choices = {action.dest: action.choices for action in train._actions}
-    assert set(choices["recipe"]) == set(RECIPES) and set(choices["preset"]) == set(PRESETS)
-    for name, sizes in PRESETS.items():
-        layers = f"{sizes['num_layers']}+{sizes.get('num_decoder_layers', sizes['num_layers'])}"
-        assert re.search(rf"{name}: {re.escape(layers)}( layers of width|,) {sizes['model_dim']}", flags.PRESET_SIZES)
-    assert set(choices) - {"help", "recipe", "out", "backend"} == set(DEFAULTS) | set(MODEL_FLAGS)
-
-
-@once
-@pytest.mark.parametrize("command", ["train", "translate", "evaluate", "plot", "export", "finish", "info"])
-def test_help_says_what_each_option_does(command, capsys):
-    with pytest.raises(SystemExit):
-        cli.run([command, "--help"])
-    said = capsys.readouterr().out
-    assert "None" not in said and "SUPPRESS" not in said and "options:" in said
-
-
-@once
-def test_version():
-    run = keras_tfm("--version")
-    assert run.stdout == f"keras-tfm {keras_tfm_package.__version__}\n"
 
 
 @once
@@ -276,16 +219,6 @@ def test_a_reader_may_stop_reading(folder, tmp_path):
     )
     run = subprocess.run(command, shell=True, capture_output=True)
     assert run.stdout == b"\n" and b"Traceback" not in run.stderr and b"rror" not in run.stderr
-
-
-@once
-def test_notes_for_developers_of_tensorflow_do_not_reach_users_but_errors_do(folder):
-    program = "from keras_tfm import cli; import os, sys; cli.main(); import tensorflow; "
-    program += "print('from Python', file=sys.stderr); os.write(2, b'from C++\\n'); "
-    program += "os.write(2, b'I0000 00:00:1.2 3 port.cc:1] a note\\n'); os.write(2, b'last words'); os.abort()"
-    command = [sys.executable, "-c", program, "translate", str(folder), "--text", "a dog", "--max-length", "24"]
-    run = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "KERAS_BACKEND": "tensorflow"})
-    assert run.returncode < 0 and sorted(run.stderr.split("\n")) == ["from C++", "from Python", "last words"]
 
 
 def test_a_missing_file_is_named(folder):

@@ -1,0 +1,278 @@
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+from conftest import BACKEND, array
+
+from keras_tfm import backend, cli, files, pipeline, runs
+from keras_tfm.translator import Translator
+
+pytestmark = pytest.mark.xdist_group("pipeline")  # one run for most of these tests
+
+OPTIONS = {
+    "tokenizer": "bytes",
+    "num_layers": 1,
+    "model_dim": 16,
+    "num_heads": 2,
+    "ff_dim": 32,
+    "dropout": 0.2,
+    "seed": 3,
+    "batch_tokens": 256,
+    "max_length": 32,
+    "num_shapes": 1,
+    "steps": 12,
+    "steps_per_epoch": 4,
+    "warmup_steps": 4,
+    "average": 2,
+    "verbose": 0,
+    "jit_compile": BACKEND == "jax",  # the quicker start
+}
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    path = tmp_path_factory.mktemp("texts") / "pairs.tsv"
+    path.write_text("".join(f"{number}\t{str(number)[::-1]}\n" for number in range(1000, 1300)))
+    return path
+
+
+def train(out, texts, **options):
+    said = []
+    model, tokenizers = pipeline.train(out, say=said.append, source=texts, **{**OPTIONS, **options})
+    return model, tokenizers, "\n".join(said)
+
+
+@pytest.fixture(scope="module")
+def finished(texts, tmp_path_factory):
+    out = tmp_path_factory.mktemp("run") / "finished"
+    train(out, texts)
+    return out
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """A copy of the finished run, to do with as one likes."""
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def interrupted(texts, tmp_path_factory):
+    """A run that was stopped after six steps of twelve, in its second epoch."""
+    out = tmp_path_factory.mktemp("run") / "interrupted"
+    on_train_batch_end = runs.Run.on_train_batch_end
+
+    def stopped(self, batch, logs=None):
+        if self.step == 5:
+            self.signal = signal.SIGINT
+        on_train_batch_end(self, batch, logs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs.Run, "on_train_batch_end", stopped)
+        with pytest.raises(runs.Interrupted, match="SIGINT after step 6"):
+            train(out, texts)
+    return out
+
+
+def weights(folder):
+    return [array(weight) for weight in runs.load_keras(folder / "model.keras").weights]
+
+
+def test_a_run_goes_on_to_the_same_result(interrupted, finished, texts, tmp_path):
+    out = shutil.copytree(interrupted, tmp_path / "run")
+    _, _, said = train(out, texts)
+    assert "going on after step 6 of 12" in said
+    for ours, theirs in zip(weights(out), weights(finished), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    ours, theirs = ((folder / "metrics.csv").read_text().splitlines() for folder in (out, finished))
+    assert len(ours) == len(theirs) == 4
+    _, _, said = train(out, texts)
+    assert "trained for 12 steps before" in said
+
+
+def test_an_interrupted_run_can_be_used_and_finished(interrupted, tmp_path, capsys):
+    out = shutil.copytree(interrupted, tmp_path / "run")
+    assert not (out / "model.keras").exists()
+    translator = Translator.load(out, beams=1, max_length=16)
+    assert "state.npz, step 6 of 12" in translator.origin and "keras-tfm finish" in translator.origin
+    state = files.read_arrays(out / "state.npz")
+    for number, weight in enumerate(translator.models[0].weights):
+        np.testing.assert_array_equal(array(weight), state[f"weights/{number}"])
+    cli.run(["translate", str(out), "--text", "1234", "--beams", "1", "--max-length", "16"])
+    captured = capsys.readouterr()
+    assert (
+        captured.out == translator(["1234"])[0] + "\n" and "using " in captured.err and "step 6 of 12" in captured.err
+    )
+    cli.run(["info", str(out)])
+    said = capsys.readouterr().out
+    assert "6 of 12 steps" in said and "none yet" in said and "ByteTokenizer" in said
+    cli.run(["finish", str(out)])
+    assert "the mean of the last 2 checkpoints, after step 6 of 12" in capsys.readouterr().out
+    checkpoint = files.read_arrays(runs.checkpoints(out)[-1])
+    for number, weight in enumerate(weights(out)):
+        np.testing.assert_allclose(
+            weight, (state[f"weights/{number}"] + checkpoint[f"weights/{number}"]) / 2, atol=1e-6
+        )
+    assert "not finished" in Translator.load(out).origin
+
+
+def test_a_newer_state_is_taken_before_an_older_result(interrupted, finished, run, texts):
+    assert Translator.load(run).origin == ""
+    for name in ("state.npz", "config.json"):
+        shutil.copy(finished / name, run / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs.Run, "on_epoch_end", lambda self, epoch, logs=None: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train(run, texts, steps=16, save_minutes=1e-9)
+    assert "step 16 of 16" in Translator.load(run).origin
+
+
+def test_a_failed_start_leaves_no_tokenizer_that_others_get(texts, tmp_path):
+    with pytest.raises(ValueError, match="`num_heads` must divide the width"):
+        train(tmp_path, texts, num_heads=5)
+    assert (tmp_path / "tokenizer").exists() and not (tmp_path / "config.json").exists()
+    _, tokenizers, _ = train(tmp_path, texts, tokenizer="char", steps=4, average=1)
+    assert type(tokenizers[0]).__name__ == "SentencePieceTokenizer"
+    assert runs.read_config(tmp_path)["options"]["tokenizer"] == "char"
+
+
+def test_other_options_and_other_texts_are_refused(run, texts, tmp_path):
+    with pytest.raises(ValueError, match="with other ff_dim, seed$"):
+        train(run, texts, ff_dim=64, seed=4)
+    moved = shutil.copy(texts, tmp_path / "moved.tsv")  # which changes nothing
+    assert "trained for 12 steps before" in train(run, moved)[2]
+    with open(moved, "a") as file:
+        file.write("one\tmore\n")
+    with pytest.raises(ValueError, match="with other texts to train on$"):
+        train(run, moved)
+
+
+def test_more_checkpoints_than_there_are_are_not_averaged(run, texts):
+    with pytest.raises(ValueError, match="`average` must be at most 3, the checkpoints .* Received: average=4"):
+        train(run, texts, average=4)
+    train(run, texts, average=3)
+    model, what = runs.finish(run, 9)
+    assert "the mean of the last 3 checkpoints (9 were asked for)" in what
+    arrays = [files.read_arrays(path) for path in runs.checkpoints(run)]
+    expected = np.mean([array["weights/0"] for array in arrays], axis=0)
+    np.testing.assert_allclose(array_of(model.weights[0]), expected, atol=1e-6)
+
+
+def array_of(weight):
+    return array(weight)
+
+
+def test_two_runs_in_one_folder_are_refused(run, texts):
+    with files.locked(run), pytest.raises(ValueError, match="another process is using this folder"):
+        train(run, texts)
+
+
+def test_a_tokenizer_of_another_model_is_refused(run, texts, tmp_path):
+    _, (other,), _ = train(tmp_path / "other", texts, tokenizer="char", steps=4, average=1)
+    shutil.rmtree(run / "tokenizer")
+    shutil.copytree(tmp_path / "other/tokenizer", run / "tokenizer")
+    with pytest.raises(SystemExit, match="tokenizers must be those that the model was trained with"):
+        cli.run(["translate", str(run), "--text", "1234"])
+    with pytest.raises(ValueError, match="tokenizers must be those"):
+        Translator(runs.load_keras(run / "model.keras"), other)
+
+
+def test_training_that_diverges_ends_with_an_error(texts, tmp_path):
+    command = [f"--{name}={value}" for name, value in OPTIONS.items() if name not in ("jit_compile", "average")]
+    command += ["--learning_rate=1e30", "--jit-compile" if BACKEND == "jax" else "--no-jit-compile"]
+    with pytest.raises(SystemExit, match=r"^keras-tfm: error: .*(nan|NaN|inf).* Try a lower learning rate"):
+        cli.run(["train", f"--source={texts}", f"--out={tmp_path}", *command])
+
+
+@pytest.mark.parametrize("accelerated", [False, True])
+def test_defaults_suit_the_texts_and_the_machine(accelerated):
+    """More texts: larger batches, fewer passes; a processor has smaller batches than an accelerator."""
+    found = []
+    for pairs in (10_000, 100_000, 1_000_000):
+        encoded = SimpleNamespace(targets=SimpleNamespace(tokens=range(20 * pairs)))
+        options = pipeline.all_options("default", {"task": "reverse"})
+        machine = backend.Machine(accelerated, 4, "auto")
+        options = pipeline.suited_batches(options, encoded, machine)
+        steps_per_pass = 20 * pairs // options["batch_tokens"]
+        found.append(pipeline.suited_schedule(options, steps_per_pass, encoded))
+        assert found[-1]["steps"] % found[-1]["steps_per_epoch"] == 0
+        assert found[-1]["steps_per_epoch"] <= 1000 and found[-1]["warmup_steps"] < found[-1]["steps"] / 5
+        assert None not in [found[-1][name] for name in ("batch_tokens", "num_shapes", "learning_rate", "jit_compile")]
+    sizes, steps = ([options[name] for options in found] for name in ("batch_tokens", "steps"))
+    assert sizes == sorted(sizes) and steps == sorted(steps) and sizes[0] >= (4096 if accelerated else 1024)
+    wide = pipeline.suited_schedule({**options, "preset": "big"}, 100, encoded)
+    assert wide["learning_rate"] < found[0]["learning_rate"]
+
+
+@pytest.mark.parametrize("recipe", pipeline.RECIPES)
+def test_recipes_are_words_and_flags_come_before_them(recipe):
+    options = pipeline.all_options(recipe, {"task": "reverse", "dropout": 0.25})
+    assert options["dropout"] == 0.25
+    assert all(options[name] == value for name, value in pipeline.RECIPES[recipe].items() if name != "dropout")
+    with pytest.raises(ValueError, match="`recipe` must be one of"):
+        pipeline.all_options("secret", {})
+
+
+def test_bad_options_are_refused():
+    for given, word in (
+        ({}, "`task` or `source`"),
+        ({"source": "x", "patience": 3}, "`patience` must come with texts"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            pipeline.all_options("default", given)
+
+
+def test_every_variant_trains(texts, tmp_path):
+    """Moving averages, accumulation, packing, sampling, early stopping: by the same way, to a result that loads."""
+    valid = {"valid_source": texts, "patience": 1, "bleu": 4}
+    variants = {
+        "ema": {"ema": 0.5, "average": 1, **valid},
+        "accumulate": {"accumulate": 2, "clipnorm": 1.0, "schedule": "inverse_sqrt"},
+        "packed": {"packed": True, "separate": True},
+        "sampled": {"tokenizer": "bpe", "vocab_size": 300, "sampling": 0.1, "samples": 2, "r_drop": 1.0},
+    }
+    for name, options in variants.items():
+        model, tokenizers, _ = train(tmp_path / name, texts, steps=8, **{"average": 2, **options})
+        assert len(Translator.load(tmp_path / name).models) == 1
+        again, _, said = train(tmp_path / name, texts, steps=8, **{"average": 2, **options})
+        assert "before" in said or "going on" in said
+        for weight, expected in zip(again.weights, model.weights, strict=True):
+            np.testing.assert_array_equal(array(weight), array(expected))
+
+
+def command(out, texts):
+    flags = [f"--{name}={value}" for name, value in OPTIONS.items() if name != "jit_compile"]
+    flags += [f"--source={texts}", f"--out={out}", "--steps=40", "--backend", BACKEND]
+    return ["train", *flags, "--jit_compile" if BACKEND == "jax" else "--no-jit_compile"]
+
+
+@pytest.mark.slow
+def test_killed_and_started_again_equals_uninterrupted(texts, tmp_path, capsys):
+    killed = subprocess.Popen(
+        [sys.executable, "-m", "keras_tfm", *command(tmp_path / "killed", texts)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    deadline = time.monotonic() + 240
+    while not (runs.saved_step(tmp_path / "killed") and len(runs.checkpoints(tmp_path / "killed")) > 1):
+        assert killed.poll() is None and time.monotonic() < deadline, killed.communicate()[0]
+        time.sleep(0.02)
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    cli.run(command(tmp_path / "killed", texts))
+    assert "going on after step" in capsys.readouterr().out
+    cli.run(command(tmp_path / "whole", texts))
+    assert "going on after step" not in capsys.readouterr().out
+    for ours, theirs in zip(weights(tmp_path / "killed"), weights(tmp_path / "whole"), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert (tmp_path / "killed/metrics.csv").read_text().count("\n") == 11
+    assert json.loads((tmp_path / "killed/config.json").read_text())["steps"] == 40
+    assert keras
