@@ -1,5 +1,6 @@
 """What Keras leaves to its backends: the one place that asks which of them is running."""
 
+import contextlib
 import contextvars
 import math
 from typing import NamedTuple
@@ -77,8 +78,11 @@ def _cudnn_attention(q, k, v, key_mask, causal):
     return jnp.where(lengths[:, None, None, None] > 0, context, 0)
 
 
-def compiled(function, variables):
-    """`function(array, size)` with one program for each shape and size; it sees new values of the variables."""
+def compiled(function, variables, locks=()):
+    """`function(array, size)` with one program for each shape and size; it sees new values of the variables.
+
+    Several threads may call it. Locks are those of models that own the variables, for JAX: see `SequenceModel.running`.
+    """
     if keras.backend.backend() == "jax":
         import jax
 
@@ -87,7 +91,14 @@ def compiled(function, variables):
                 return _for_xla(function)(array, size)
 
         program = jax.jit(run, static_argnums=2)
-        return lambda array, size: program([variable.value for variable in variables], array, size)
+
+        def call(array, size):
+            with contextlib.ExitStack() as stack:
+                for lock in sorted(locks, key=id):  # one order for all threads
+                    stack.enter_context(lock)
+                return program([variable.value for variable in variables], array, size)
+
+        return call
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 

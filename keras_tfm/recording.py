@@ -2,11 +2,13 @@
 
 import contextlib
 import contextvars
+import threading
 import warnings
 
 from keras import ops
 
 _COMPILED = {"run_eagerly": True, "train_function": None, "test_function": None, "predict_function": None}
+_lock, _before = threading.Lock(), {}  # model's id → number of contexts that name it, and its state before the first
 _captures = contextvars.ContextVar("attention maps as tensors, one dict for each context", default=())
 _recordings = contextvars.ContextVar("attention maps, one dict for each context", default=())
 
@@ -16,7 +18,9 @@ def record_attention(*models):
     """Collects the maps of all attention layers that run inside the context, in any model, which stays as it is.
 
     Gives a dict: path of the layer → a list of arrays (batch, heads, query, key), one for each call. Name the models
-    whose `predict` and `evaluate` are to be recorded, beside plain calls; they run eagerly meanwhile.
+    whose `predict` and `evaluate` are to be recorded, beside plain calls; they run eagerly meanwhile. Several threads
+    may record the models of this package, each its own calls. Other models must not run in another thread when a
+    context that names them begins or ends.
 
     >>> from keras_tfm.layers import MultiHeadSelfAttention
     >>> layer = MultiHeadSelfAttention(num_heads=2, name="attention")
@@ -25,19 +29,36 @@ def record_attention(*models):
     >>> maps["attention"][0].shape
     (1, 2, 3, 3)
     """
-    maps, before = {}, [{name: getattr(model, name) for name in _COMPILED} for model in models]
+    maps = {}
     token = _recordings.set((*_recordings.get(), (maps, bool(models))))
     try:
-        for model in models:
-            for name, value in _COMPILED.items():
-                setattr(model, name, value)
-        yield maps
+        with contextlib.ExitStack() as stack:
+            for model in models:
+                stack.enter_context(_eager(model))
+            yield maps
         if not maps:
             warnings.warn("No attention layer ran eagerly: name the model in `record_attention(model)`.", stacklevel=3)
     finally:
         _recordings.reset(token)
-        for model, state in zip(models, before, strict=True):
-            for name, value in state.items():
+
+
+@contextlib.contextmanager
+def _eager(model):
+    """`predict` and `evaluate` of a model run eagerly, until the last of these contexts ends, in whatever thread."""
+    idle = getattr(model, "running", contextlib.nullcontext())  # so that no function is replaced between look and call
+    with idle, _lock:
+        count, before = _before.get(id(model), (0, {name: getattr(model, name) for name in _COMPILED}))
+        _before[id(model)] = count + 1, before
+        for name, value in () if count else _COMPILED.items():
+            setattr(model, name, value)
+    try:
+        yield
+    finally:
+        with idle, _lock:
+            count, before = _before.pop(id(model))
+            if count > 1:
+                _before[id(model)] = count - 1, before
+            for name, value in () if count > 1 else before.items():
                 setattr(model, name, value)
 
 

@@ -1,11 +1,15 @@
+from concurrent.futures import ThreadPoolExecutor
+
 import keras
 import numpy as np
 import pytest
-from conftest import array, assert_close, compiled, normal
+from conftest import BYTES, SIZES, array, assert_close, compiled, normal, spread
 from keras import ops
 
 from keras_tfm.layers import MultiHeadSelfAttention, TransformerDecoderBlock, TransformerEncoderBlock
+from keras_tfm.models import transformer
 from keras_tfm.recording import record_attention
+from keras_tfm.translator import Translator
 
 X = normal(2, 6, 16)
 
@@ -83,3 +87,40 @@ def test_who_asks_a_layer_for_scores_is_told_of_recording():
     names = {"record_attention": record_attention, "layer": layer, "x": X}
     exec("\n".join(line.removeprefix("    ") for line in example[:-1]), names)
     assert eval(example[-1].strip(), names)[0].shape == (2, 2, 6, 6)
+
+
+def in_threads(*functions):
+    """What functions return that run at the same time, each in a thread of its own."""
+    with ThreadPoolExecutor(len(functions)) as pool:
+        return [future.result() for future in [pool.submit(function) for function in functions]]
+
+
+def test_threads_record_and_translate_with_one_model():
+    translator = Translator(spread(transformer(BYTES.vocab_size, **SIZES), 0.2), BYTES, beams=1, max_length=16)
+    (model,) = translator.models
+    ids = {name: np.random.default_rng(0).integers(3, 50, (4, 6)) for name in ("source", "target")}
+    texts = ["a dog", "cats"]
+    expected = model.predict(ids, verbose=0), translator(texts)
+    program = model.predict_function
+
+    def record():
+        with record_attention(model) as maps:
+            found = [model.predict(ids, batch_size=2, verbose=0) for _ in range(3)]
+        return found, maps
+
+    def translate():
+        return [translator(texts) for _ in range(10)]
+
+    def predict():
+        return [model.predict(ids, verbose=0) for _ in range(5)]
+
+    first, second, translations, predictions = in_threads(record, record, translate, predict)
+    for found, maps in (first, second):
+        for logits in found:
+            assert_close(logits, expected[0])
+        assert {len(calls) for calls in maps.values()} == {6}
+    assert translations == [expected[1]] * 10
+    for logits in predictions:
+        assert_close(logits, expected[0])
+    assert not model.run_eagerly and model.predict_function is program
+    assert translator(texts) == expected[1]

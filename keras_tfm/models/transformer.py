@@ -2,6 +2,7 @@
 
 import json
 import math
+import threading
 
 import keras
 from keras import ops
@@ -147,6 +148,8 @@ class SequenceModel(keras.Model):
 
     Attributes:
         metadata: a dict of JSON values that is saved with the model, such as fingerprints of its tokenizers.
+        running: the lock of `fit`, `evaluate` and `predict`: other threads wait, since Keras on JAX takes the weights
+            out of the model meanwhile.
         quantization: None, or the config that `quantize` was called with, as JSON values.
 
     Methods:
@@ -164,9 +167,22 @@ class SequenceModel(keras.Model):
 
     def __init__(self, builder, arguments, inputs, outputs, encode, start=None, step=None, step_and_attention=None):
         super().__init__(inputs=inputs, outputs=outputs, name=arguments["name"] or builder)
+        self.running = threading.RLock()
         self.dtype_policy = arguments["dtype"]  # which Keras asks whether to scale the loss
         self.builder, self.arguments, self.metadata, self.quantization = builder, arguments, {}, None
         self.encode, self.start, self.step, self.step_and_attention = encode, start, step, step_and_attention
+
+    def fit(self, *args, **kwargs):
+        with self.running:
+            return super().fit(*args, **kwargs)
+
+    def evaluate(self, *args, **kwargs):
+        with self.running:
+            return super().evaluate(*args, **kwargs)
+
+    def predict(self, *args, **kwargs):
+        with self.running:
+            return super().predict(*args, **kwargs)
 
     def get_config(self):
         try:
