@@ -69,7 +69,7 @@ class Run(keras.callbacks.Callback):
             raise ValueError(f"`minutes` must be positive. Received: {minutes=}")
         self.seconds, self.place, self.saved_place = 60 * minutes, Place(), Place()
         self.history, self.sibling_state, self.metrics, self.patience = [], [], [], None
-        self.steps_per_epoch = self.signal = None
+        self.steps_per_epoch = self.saved_steps_per_epoch = self.signal = None
 
     def fit(self, model, batches, epochs, steps_per_epoch=None, callbacks=(), **options):
         """Trains like `model.fit`, from where the last run in this folder was stopped.
@@ -85,6 +85,11 @@ class Run(keras.callbacks.Callback):
             while True:  # twice at most: what is left of an epoch, and all others
                 self.place = self.restore(model)
                 epoch, step = self.place
+                if step and self.saved_steps_per_epoch != self.steps_per_epoch:
+                    raise ValueError(
+                        f"`steps_per_epoch` must be {self.saved_steps_per_epoch}, since {self.folder / 'state.npz'} "
+                        f"stands within an epoch. Received: steps_per_epoch={self.steps_per_epoch}"
+                    )
                 if epoch >= epochs or self.stopped_early():
                     model.optimizer.finalize_variable_values(model.trainable_variables)  # a moving average, if any
                     self.write_metrics()  # which may have been damaged since
@@ -113,7 +118,7 @@ class Run(keras.callbacks.Callback):
             _assign(path, kind, variables, arrays)
         self.metrics = _of_kind("metrics", arrays)
         self.history, self.sibling_state, self.patience = state["history"], state["siblings"], state["patience"]
-        self.saved_place = Place(*state["place"])
+        self.saved_place, self.saved_steps_per_epoch = state["place"], state["steps_per_epoch"]
         return self.saved_place
 
     def stopped_early(self):
@@ -140,13 +145,11 @@ class Run(keras.callbacks.Callback):
         loss = (logs or {}).get("loss", 0.0)
         if not math.isfinite(loss):
             self.diverged(f"the loss became {loss}")
-        if self.signal is not None:
-            if self.steps_per_epoch is not None:
-                self.save()
-            name = signal.Signals(self.signal).name
-            raise Interrupted(f"{name} after step {self.step:,}", self.signal)
-        if self.steps_per_epoch is not None and time.monotonic() - self.saved > self.seconds:
+        if self.place.step == self.steps_per_epoch:
+            return  # the end of the epoch saves more, and is near
+        if self.steps_per_epoch and (self.signal is not None or time.monotonic() - self.saved > self.seconds):
             self.save()
+        self.raise_interrupted()
 
     def on_epoch_end(self, epoch, logs=None):
         self.history.append({"epoch": epoch + 1, **{name: float(value) for name, value in (logs or {}).items()}})
@@ -160,6 +163,11 @@ class Run(keras.callbacks.Callback):
         self.save()
         for other in {*_all_checkpoints(self.folder)} - {*checkpoints(self.folder)[-self.keep :]}:
             other.unlink()
+        self.raise_interrupted()
+
+    def raise_interrupted(self):
+        if self.signal is not None:
+            raise Interrupted(f"{signal.Signals(self.signal).name} after step {self.step:,}", self.signal)
 
     def save(self):
         """Writes the state."""

@@ -138,6 +138,25 @@ def test_interrupted_in_an_epoch_and_gone_on_with_equals_uninterrupted(number, o
     assert len(run.history) == 3
 
 
+@pytest.mark.parametrize("stop", [5, 10, 15])
+def test_interrupted_by_the_last_step_of_an_epoch(stop, batches, tmp_path):
+    """That epoch is done, then; no step of it is left to go on with."""
+    whole, _ = fitted(tmp_path / "whole", batches)
+    with pytest.raises(runs.Interrupted):
+        fitted(tmp_path / "parts", batches, [SignalAfter(stop)], minutes=1e-9)
+    assert runs.saved_place(tmp_path / "parts") == (stop // 5, 0)
+    model, run = fitted(tmp_path / "parts", batches)
+    assert_same(model, whole)
+    assert len(run.history) == 3
+
+
+def test_an_epoch_that_was_begun_keeps_its_length(batches, tmp_path):
+    with pytest.raises(runs.Interrupted):
+        fitted(tmp_path, batches, [SignalAfter(4)])
+    with pytest.raises(ValueError, match=r"`steps_per_epoch` must be 5, .*Received: steps_per_epoch=3"):
+        fitted(tmp_path, batches, steps=3)
+
+
 def test_the_state_is_saved_by_time(batches, tmp_path):
     seen = []
 
