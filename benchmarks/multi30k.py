@@ -1,4 +1,4 @@
-"""Multi30k English→German with the tiny preset, from text files to BLEU, by the command `keras-tfm train`.
+"""Multi30k English→German with the tiny preset, from text files to BLEU, by `keras-tfm train --recipe small_corpus`.
 
 python benchmarks/multi30k.py DATA [--raw] [--out runs/multi30k] [--beams 5] [any flag of keras-tfm train]
 
@@ -10,20 +10,6 @@ import pathlib
 import sys
 import time
 
-FLAGS = {
-    "preset": "tiny",
-    "dropout": 0.3,
-    "tokenizer": "bpe",
-    "vocab_size": 10_000,
-    "batch_tokens": 8192,
-    "num_shapes": 3,
-    "steps": 12_000,
-    "learning_rate": 0.005,
-    "warmup_steps": 2000,
-    "schedule": "cosine",
-    "r_drop": 5,
-    "average": 10,
-}
 SPLITS = ("val", "test_2016_flickr")
 LENGTH_PENALTIES = (0.6, 1.0, 1.4)
 
@@ -45,8 +31,7 @@ def main():
     texts = ["--source", file("train", "en"), "--target", file("train", "de")]
     texts += ["--valid_source", file("val", "en"), "--valid_target", file("val", "de")]
     start = time.perf_counter()
-    recipe = ["--norm_first", *(f"--{name}={value}" for name, value in FLAGS.items())]
-    cli.run(["train", *texts, "--out", str(options.out), *recipe, *flags])
+    cli.run(["train", *texts, "--out", str(options.out), "--recipe", "small_corpus", *flags])
     print(f"trained in {time.perf_counter() - start:.0f} s")
     report(options, file)
 

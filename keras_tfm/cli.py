@@ -11,6 +11,7 @@ import sys
 import warnings
 
 from keras_tfm import exported, files, flags, logs
+from keras_tfm.files import DATES
 from keras_tfm.progress import Progress
 
 CHUNK = 512  # lines that are translated, and written, together
@@ -227,7 +228,7 @@ def translate(model, files, text, out, **options):
     if text and files:
         raise ValueError(f"`text` must not be given beside files. Received: both, {text} and {list(map(str, files))}")
     if model is None:
-        model = dates_model()
+        model = DATES
         print("no MODEL: dates in 10 languages, a line each, as 3. Mai 2023 → 2023-05-03", file=sys.stderr)
     if out is not None and out.is_dir():
         raise ValueError(f"`out` must be a file. Received: {out}, a folder")
@@ -274,11 +275,6 @@ def write_translations(translator, lines, out, total, task):
     os.replace(partial, out)
     record.unlink()
     print(f"wrote {out}", file=sys.stderr)
-
-
-def dates_model():
-    """The folder of the translator of dates that comes with the package."""
-    return pathlib.Path(__file__).parent / "shipped" / "dates"
 
 
 def evaluate(model, source, reference, tokenize, **options):
@@ -340,7 +336,7 @@ def info(model):
     """Prints what a folder holds, see `keras-tfm info --help`."""
     from keras_tfm.information import describe
 
-    for name, value in describe(dates_model() if model is None else model):
+    for name, value in describe(DATES if model is None else model):
         print(f"{name:14} {value}")
 
 

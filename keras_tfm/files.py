@@ -11,6 +11,7 @@ import zipfile
 
 import numpy as np
 
+DATES = pathlib.Path(__file__).parent / "shipped" / "dates"  # a translator of dates that comes with the package
 RESTORE = "restore it from a copy, or make it again"
 
 

@@ -60,7 +60,7 @@ RECIPES = {
         "r_drop": 3.0,
         "batch_tokens": 8192,
         "num_shapes": 3,
-        "passes": 320,
+        "passes": 240,
         "learning_rate": 0.005,
         "warmup_steps": 2000,
         "average": 10,

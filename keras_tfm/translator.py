@@ -126,8 +126,10 @@ class Translator:
             files.write_manifest(new, format="keras")
 
     @classmethod
-    def load(cls, folder, **options):
+    def load(cls, folder=files.DATES, **options):
         """The translator of a folder that `save` or `keras-tfm train` wrote; options as of the class.
+
+        Without a folder, the translator of dates that comes with the package.
 
         A run may still be training: then its latest state is taken, and `origin` says so.
         """
@@ -235,7 +237,8 @@ class Translator:
         with self._lock:
             if n not in self._programs:
                 variables = [variable for model in self.models for variable in model.variables]
-                self._programs[n] = backend.compiled(functools.partial(self.search, n=n), variables)
+                locks = [model.running for model in self.models]
+                self._programs[n] = backend.compiled(functools.partial(self.search, n=n), variables, locks)
             return self._programs[n]
 
     def _constraints(self):
