@@ -7,10 +7,11 @@ from conftest import once
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 SAVED_MODELS = (ROOT / "saved_models/README.md").read_text()
+PACKAGE = (ROOT / "docs/package.md").read_text()  # what a package index shows
 
 
 def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", README + SAVED_MODELS, re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", README + SAVED_MODELS + PACKAGE, re.DOTALL)
 
 
 @once
@@ -28,3 +29,8 @@ def test_commands_and_files_exist():
         assert re.search(rf"^[a-z -]*\b{target}\b[a-z -]*:", makefile, re.MULTILINE), target
     for file in set(re.findall(r"(?:examples|benchmarks|docs|tests)/[\w./]+", README)):
         assert (ROOT / file).exists(), file
+
+
+def test_a_package_index_has_no_links_into_this_repository():
+    assert all(link.startswith("https://") for link in re.findall(r"\]\((.*?)\)", PACKAGE))
+    assert "long_description = file: docs/package.md" in (ROOT / "setup.cfg").read_text()
