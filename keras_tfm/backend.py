@@ -1,8 +1,6 @@
 """What Keras leaves to its backends: the one place that asks which of them is running."""
 
 import contextlib
-import contextvars
-import math
 from typing import NamedTuple
 
 import keras
@@ -15,6 +13,8 @@ from keras.src.backend import set_keras_mask
 # Nor a public name for what `fit` takes as it is, without looking at the shapes of the first batches.
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.data_adapters.data_adapter_utils import get_torch_dataloader
+
+from keras_tfm import kernels
 
 
 def fused_attention(q, k, v, key_mask=None, causal=False):
@@ -107,52 +107,14 @@ def compiled(function, variables, locks=()):
 
 
 JIT_COMPILE = True  # whether XLA compiles TensorFlow's programs: slower to begin with, faster then
-_XLA = contextvars.ContextVar("_XLA", default=False)  # whether it compiles what is being traced
-FEW_ROWS = 16  # up to which `product_of_few` is faster on a processor
 
 
 def _for_xla(function):
     def traced(*arguments):
-        before = _XLA.set(True)
-        try:
+        with kernels.using(kernels.XLA):
             return function(*arguments)
-        finally:
-            _XLA.reset(before)
 
     return traced
-
-
-def few(x):
-    """Whether x (…, features) has so few rows, in a program that XLA compiles, that `product_of_few` is faster."""
-    return _XLA.get() and None not in x.shape and math.prod(x.shape[:-1]) <= FEW_ROWS
-
-
-def product_of_few(x, kernel=None, table=None):
-    """Few rows x (…, k) times a kernel (k, n) or the transposed table (n, k): (…, n).
-
-    XLA takes a fraction of the time for table × xᵀ, in which it reads the table row by row, once. Left to itself it
-    would turn the product round again, but for the maximum of the product; and it would transpose a kernel at each
-    step of a loop, but for the maximum of the kernel. No finite number changes by either.
-    """
-    lowest = -65504 if keras.backend.standardize_dtype(x.dtype) == "float16" else -3e38
-    if table is None:
-        table = ops.maximum(ops.transpose(kernel), lowest)
-    columns = ops.transpose(ops.reshape(x, (-1, x.shape[-1])))
-    found = ops.transpose(ops.maximum(ops.matmul(table, columns), lowest))
-    return ops.reshape(found, (*x.shape[:-1], table.shape[0]))
-
-
-def maxima(x):
-    """Maxima of columns: (rows, n, columns) → (rows, columns). XLA is faster to compare halves than to reduce."""
-    if not _XLA.get():
-        return ops.max(x, axis=1)
-    while x.shape[1] > 1:
-        half = (x.shape[1] + 1) // 2
-        x = ops.maximum(x[:, :half], x[:, x.shape[1] - half :])  # which may overlap
-    return ops.squeeze(x, axis=1)
-
-
-slice_update = ops.slice_update  # which exports replace, where a runtime lacks its operator
 
 
 def without_mask(x):

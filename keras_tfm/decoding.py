@@ -14,11 +14,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tfm import backend
+from keras_tfm import kernels
 from keras_tfm.arguments import one_of, positive
+from keras_tfm.kernels import NEVER, flat_places, take_each
 from keras_tfm.text import END, PAD, START
-
-NEVER = -1e9  # the logarithm of no probability at all; finite, so that differences are numbers
 
 # Word → what the logarithm of a probability is divided by, given the number of tokens and an exponent.
 PENALTIES = {
@@ -78,7 +77,8 @@ class Constraints:
         n, rows, length = self.no_repeat_ngram, ops.shape(written)[0], written.shape[1]
         if length < n:
             return False
-        last = ops.take(written, ops.maximum(position - n + 1 + np.arange(n - 1), 0), axis=1)  # (rows, n - 1)
+        before = ops.maximum(position - n + 1 + np.arange(n - 1), 0)
+        last = kernels.current().take(written, before, axis=1)  # (rows, n - 1)
         ends = np.arange(n - 1, length)  # where an earlier n-gram may end
         alike = ops.broadcast_to(ends < position, (rows, len(ends)))
         for place in range(n - 1):
@@ -91,7 +91,8 @@ class Constraints:
     def _wanted(self, rows, position):
         """What the prefix has at a position, (rows, 1)."""
         prefix = ops.pad(ops.cast(self.prefix, "int32"), [(0, 0), (0, self.max_length - np.shape(self.prefix)[1])])
-        return ops.repeat(ops.take(prefix, position, axis=1), rows // ops.shape(prefix)[0], axis=0)[:, None]
+        wanted = kernels.current().take(prefix, position, axis=1)
+        return ops.repeat(wanted, rows // ops.shape(prefix)[0], axis=0)[:, None]
 
 
 def greedy(start, step, sources, max_length, room=None, **constraints):
@@ -110,7 +111,7 @@ def greedy(start, step, sources, max_length, room=None, **constraints):
     """
 
     def best(scores, position):
-        return highest(scores, 1)[1]
+        return kernels.current().highest(scores, 1)[1]
 
     return _one_by_one(start, step, sources, best, max_length, constraints, room)
 
@@ -173,49 +174,6 @@ def _at_least(scores, threshold):
     return ops.where(scores < threshold, NEVER, scores)
 
 
-def most_probable(logits, k, constrain, position, written):
-    """The `k` most probable tokens of those that may stand at `position`: logarithms and ids, (rows, k) each."""
-    scores, ids = highest(constrain(logits, position, written), k)
-    return ops.maximum(scores - ops.logsumexp(logits, axis=-1, keepdims=True), NEVER), ids
-
-
-def highest(x, k):
-    """The k highest of x (rows, v), highest first, and their places: (rows, k) each.
-
-    They are in the k chunks with the highest maxima, so that only these are sorted.
-
-    >>> values, places = highest(ops.convert_to_tensor([[3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0]]), 2)
-    >>> print(ops.convert_to_numpy(values), ops.convert_to_numpy(places))
-    [[9. 6.]] [[5 7]]
-    """
-    rows, size = ops.shape(x)[0], x.shape[1]
-    count, width = chunk_sizes(size)
-    if count <= k:
-        values, places = ops.top_k(x, k)
-        return values, ops.cast(places, "int32")
-    x = padded_with_never(x, count * width)
-    maxima = backend.maxima(ops.reshape(x, (rows, width, count)))  # a chunk is every count-th of a row
-    best = ops.cast(ops.top_k(maxima, k)[1], "int32")  # (rows, k)
-    ids = ops.expand_dims(best, 1) + np.arange(0, size, count, dtype="int32")[:, None]
-    ids = ops.reshape(ids, (rows, width * k))
-    values, places = ops.top_k(_take(x, ids), k)
-    return values, _take(ids, places)
-
-
-def chunk_sizes(size):
-    """Into how many chunks so many values are divided, about √size and a divisor if one is near; how wide they are."""
-    root = max(int(size**0.5), 1)
-    near = [count for count in range(root // 2 + 1, 2 * root + 1) if size % count == 0]
-    count = min(near, key=lambda count: abs(count - root), default=root)
-    return count, -(-size // count)
-
-
-def padded_with_never(x, size):
-    """x (rows, v) → (rows, size), with -∞ behind it."""
-    missing = size - x.shape[1]
-    return ops.pad(x, [(0, 0), (0, missing)], constant_values=-np.inf) if missing else x
-
-
 def _last(logits):
     """Logits of the last token, (rows, n, v) → float32 (rows, v); of one token without a copy."""
     return ops.cast(ops.squeeze(logits, axis=1) if logits.shape[1] == 1 else logits[:, -1], "float32")
@@ -235,7 +193,7 @@ def _one_by_one(start, step, sources, choose, max_length, constraints, room=None
         logits, cache = step(tokens, position, cache)
         scores = constrain(_last(logits), position, written)
         tokens = ops.where(ops.expand_dims(done, 1), PAD, choose(scores, position))
-        written = backend.slice_update(written, (0, position), tokens)
+        written = kernels.current().slice_update(written, (0, position), tokens)
         done = ops.logical_or(done, ops.logical_or(tokens[:, 0] == END, position >= constrain.last))
         return position + 1, tokens, done, written, cache
 
@@ -314,12 +272,12 @@ def beam_search(
         alive["coverage"] = ops.zeros((batch, beams, ops.shape(sources)[1]))
     ended = {"ids": alive["ids"], "scores": ops.full((batch, beams), 2 * NEVER)}
     divisors = divisor(np.arange(1, max_length + 1, dtype="float32"), length_penalty)
-    at_last = ops.take(divisors, constrain.last)
+    at_last = kernels.current().take(divisors, constrain.last)
 
     def unfinished(position, tokens, parents, alive, ended, cache):
         # the highest score that any hypothesis can still get, here or at its last place: scores are negative, divisors
         # rise or fall with the length, and coverage only takes away
-        here = ops.take(divisors, ops.minimum(position, max_length - 1))
+        here = kernels.current().take(divisors, ops.minimum(position, max_length - 1))
         hope = ops.max(alive["scores"], axis=1) / ops.maximum(here, at_last)
         searching = ops.logical_and(hope > ended["scores"][:, n_best - 1], hope > NEVER / 2)
         return ops.logical_and(position < max_length, ops.any(searching))
@@ -329,22 +287,23 @@ def beam_search(
         logits, cache, *attention = step(tokens, position, cache)
         logits, written = _last(logits), ops.reshape(alive["ids"], (-1, max_length))
         per_beam = min(beams, logits.shape[-1])
-        scores, chosen = most_probable(logits, per_beam, constrain, position, written)  # (b · k, per beam)
+        # (b · k, per beam)
+        scores, chosen = kernels.current().most_probable(logits, per_beam, constrain, position, written)
         scores = ops.reshape(scores + ops.reshape(alive["scores"], (-1, 1)), (batch, beams * per_beam))
         scores, places = ops.top_k(scores, beams)  # the best of all, (b, k)
         parents = ops.cast(places // per_beam, "int32")
-        tokens = _take(ops.reshape(chosen, (batch, beams * per_beam)), places)
+        tokens = take_each(ops.reshape(chosen, (batch, beams * per_beam)), places)
 
         if bool(attention) != bool(coverage_penalty):
             received = f"{coverage_penalty=}, {2 + len(attention)} outputs of step"
             raise ValueError(f"`coverage_penalty` must come with a `step` that returns attention. Received: {received}")
         if attention:
             alive = {**alive, "coverage": alive["coverage"] + ops.reshape(attention[0], ops.shape(alive["coverage"]))}
-        alive = {name: _take(x, parents) for name, x in alive.items()}
-        alive["ids"] = backend.slice_update(alive["ids"], (0, 0, position), ops.expand_dims(tokens, -1))
+        alive = {name: take_each(x, parents) for name, x in alive.items()}
+        alive["ids"] = kernels.current().slice_update(alive["ids"], (0, 0, position), ops.expand_dims(tokens, -1))
 
         ends = ops.logical_or(tokens == END, ops.reshape(position >= constrain.last, (-1, 1)))
-        final = scores / ops.take(divisors, position)
+        final = scores / kernels.current().take(divisors, position)
         if coverage_penalty:
             covered = ops.log(ops.clip(alive["coverage"], 1e-9, 1.0)) * ops.cast(sources != 0, "float32")[:, None]
             final = final + coverage_penalty * ops.sum(covered, axis=-1)
@@ -352,7 +311,7 @@ def beam_search(
         both = ops.concatenate([ended["scores"], final], axis=1)
         best, which = ops.top_k(both, beams)
         ids = ops.concatenate([ended["ids"], alive["ids"]], axis=1)
-        ended = {"ids": _take(ids, which), "scores": best}
+        ended = {"ids": take_each(ids, which), "scores": best}
         alive["scores"] = ops.where(ends, 2 * NEVER, scores)
         return position + 1, ops.reshape(tokens, (-1, 1)), parents, alive, ended, cache
 
@@ -386,22 +345,9 @@ def map_hypotheses(function, cache):
     return function(cache)
 
 
-def _take(x, places):
-    """Of x (b, n, …) the entries that places (b, m) name: (b, m, …)."""
-    flat = ops.reshape(x, (-1, *x.shape[2:]))
-    rows = ops.take(flat, _flat(places, ops.shape(x)[1]), axis=0)
-    return ops.reshape(rows, (*ops.shape(places), *x.shape[2:]))
-
-
 def _take_rows(x, places):
     """Of x (b · k, …) the rows that places (b, k) name, in each group of k: (b · k, …)."""
-    return ops.take(x, _flat(places, places.shape[1]), axis=0)
-
-
-def _flat(places, size):
-    """Places (b, m) in groups of `size` → places (b · m,) in all of them."""
-    first = ops.arange(ops.shape(places)[0], dtype="int32")[:, None] * size
-    return ops.reshape(ops.cast(places, "int32") + first, (-1,))
+    return kernels.current().take(x, flat_places(places, places.shape[1]), axis=0)
 
 
 def ensemble(*models):

@@ -1,11 +1,10 @@
 import numpy as np
 import pytest
-from conftest import BACKEND, PRECISIONS, TOLERANCE, assert_close, compiled, gradients, normal, spread
+from conftest import BACKEND, TOLERANCE, assert_close, compiled, gradients, normal
 from keras import ops
 
 from keras_tfm import backend
-from keras_tfm.layers import FeedForward, MultiHeadSelfAttention, attend, masks
-from keras_tfm.models.transformer import TokenEmbedding
+from keras_tfm.layers import MultiHeadSelfAttention, attend, masks
 
 LENGTH = 6
 MASK = np.array([[1, 1, 1, 1, 0, 0], [0, 1, 0, 1, 1, 1]], bool)
@@ -74,30 +73,3 @@ def test_cudnn_path_is_exact_for_any_mask():
         assert_close(compiled(kernel)(q, k, v), compiled(exact)(q, k, v), TOLERANCE["mixed_bfloat16"])
         for ours, theirs in zip(gradients(kernel, q, k, v), gradients(exact, q, k, v), strict=True):
             assert_close(ours, theirs, TOLERANCE["mixed_bfloat16"])
-
-
-OF_FEW = {
-    "feed-forward": lambda dtype: FeedForward(24, "swiglu", dtype=dtype),
-    "feed-forward without biases": lambda dtype: FeedForward(24, "silu", use_bias=False, dtype=dtype),
-    "attention without biases": lambda dtype: MultiHeadSelfAttention(4, num_kv_heads=2, use_bias=False, dtype=dtype),
-    "attention": lambda dtype: MultiHeadSelfAttention(4, num_kv_heads=2, positions="alibi", dtype=dtype),
-    "logits": lambda dtype: TokenEmbedding(40, 16, dtype=dtype),
-}
-
-
-@pytest.mark.parametrize("dtype", PRECISIONS)
-@pytest.mark.parametrize("name", OF_FEW)
-def test_few_rows_come_out_as_among_many(name, dtype, monkeypatch):
-    calls, product = [], backend.product_of_few
-    monkeypatch.setattr(backend, "product_of_few", lambda *x, **y: calls.append(x) or product(*x, **y))
-    layer, x = OF_FEW[name](dtype), normal(8, 5, 16)
-    layer.build(x.shape)
-    spread(layer)
-    program = backend.compiled(
-        lambda x, size: layer(x, **({"reverse": True} if name == "logits" else {})), layer.variables
-    )
-    many = program(x, 0)
-    assert not calls
-    few = program(x[:2], 0)
-    assert calls and few.dtype == many.dtype
-    assert_close(few, many[:2], TOLERANCE[dtype])

@@ -2,22 +2,6 @@ import pytest
 from conftest import BACKEND, IN_TENSORFLOW, small_translator
 
 from keras_tfm import export
-from keras_tfm.export.common import replaced
-
-
-def test_what_was_replaced_comes_back():
-    class Thing:
-        own = 1
-
-    class Heir(Thing):
-        pass
-
-    for thing in (Thing, Heir):
-        with pytest.raises(KeyError), replaced(thing, "own", 2):
-            assert thing.own == 2
-            raise KeyError
-        assert thing.own == 1
-    assert "own" not in vars(Heir)
 
 
 def test_a_comparison_counts_and_measures(tmp_path):

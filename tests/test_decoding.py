@@ -7,7 +7,7 @@ import pytest
 from conftest import BACKEND, array, assert_close, compiled, normal, quick, spread
 from keras import ops
 
-from keras_tfm.decoding import NEVER, PENALTIES, beam_search, ensemble, greedy, highest, sample
+from keras_tfm.decoding import NEVER, PENALTIES, beam_search, ensemble, greedy, sample
 from keras_tfm.models import transformer
 from keras_tfm.text import END, START
 
@@ -199,17 +199,6 @@ def test_scores_are_those_of_the_full_pass(n, model):
         shares = array(ops.log_softmax(model({"source": TEXTS, "target": targets})))
         of_labels = np.take_along_axis(shares, labels[..., None], axis=-1)[..., 0] * (labels > 0)
         assert_close(of_labels.sum(1) / (labels > 0).sum(1) ** 0.6, scores[:, rank], 1e-4)
-
-
-@pytest.mark.parametrize("size", [5, 64, 100, 997, 1003])  # few, in chunks, and some that chunks do not divide
-@pytest.mark.parametrize("k", [1, 5])
-def test_the_highest_are_those_of_a_sort(k, size):
-    x = np.where(normal(6, size) > 1, -np.inf, normal(6, size, seed=1))
-    x[0, 2:], x[1] = -np.inf, NEVER
-    values, places = map(array, highest(ops.convert_to_tensor(x, "float32"), k))
-    assert values.tolist() == np.sort(x.astype("float32"))[:, ::-1][:, :k].tolist()
-    places = places.astype(int)
-    assert all(len(set(row)) == k for row in places) and np.take_along_axis(x, places, 1).tolist() == values.tolist()
 
 
 class Counted(Language):

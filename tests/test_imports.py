@@ -13,6 +13,7 @@ ORDER = [
     "arguments",
     "files",
     "progress",
+    "kernels",
     "backend",
     "recording",
     "tasks",

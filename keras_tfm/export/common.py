@@ -1,6 +1,5 @@
 """What the exported forms share: settings and tokenizers beside the model, and a comparison with the translator."""
 
-import contextlib
 import pathlib
 import statistics
 import time
@@ -37,17 +36,6 @@ def compare(folder, run, translator, texts):
     size = sum(file.stat().st_size for file in pathlib.Path(folder).rglob("*") if file.is_file())
     same = sum(a == b for a, b in zip(found, translator(texts), strict=True))
     return Verdict(same, len(texts), size / 2**20, 1000 * statistics.median(times))
-
-
-@contextlib.contextmanager
-def replaced(thing, name, value):
-    """Gives a thing another attribute, for a while."""
-    own = vars(thing).get(name)
-    setattr(thing, name, value)
-    try:
-        yield
-    finally:
-        delattr(thing, name) if own is None else setattr(thing, name, own)
 
 
 def save_tokenizers(translator, folder):

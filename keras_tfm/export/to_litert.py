@@ -1,19 +1,18 @@
 """LiteRT files: ids → ids by builtin operators."""
 
-import contextlib
 import functools
 import tempfile
 
 import keras
 import numpy as np
 
+from keras_tfm import kernels
 from keras_tfm.arguments import one_of, positive
 from keras_tfm.export.common import (
     check_not_quantized,
     compare,
     graph_of,
     longest_of,
-    replaced,
     save_settings,
     save_tokenizers,
     tensorflow,
@@ -62,14 +61,11 @@ def litert(translator, folder, precision="float32", max_length=None, compare_on=
             lookups[layer] = functools.partial(_look_up, tf.constant(rows), tf.constant(scales.view("int32")))
     constants = [(variable, tf.constant(values[id(variable)])) for variable in variables]
 
-    def frozen(function, check_room=False):
+    def frozen(function, checks_room=False):
         """`function` with the weights as constants: variables of Keras would be left out of the file."""
 
         def run(*arguments):
-            with keras.StatelessScope(state_mapping=constants), contextlib.ExitStack() as stack:
-                for layer, lookup in lookups.items():
-                    stack.enter_context(replaced(layer, "lookup", lookup))
-                stack.enter_context(lean(check_room))
+            with keras.StatelessScope(state_mapping=constants), kernels.using(lean(lookups, checks_room)):
                 return function(*arguments)
 
         return run
@@ -90,7 +86,7 @@ def litert(translator, folder, precision="float32", max_length=None, compare_on=
     outputs = signatures["encode"].get_concrete_function().structured_outputs
     caches = [(x.shape, x.dtype, name) for name, x in sorted(outputs.items(), key=lambda item: int(item[0][6:]))]
     step_inputs = ([1, 1], "int32", "tokens"), ([1], "int32", "position"), *caches
-    signatures["decode_step"] = graph_of(frozen(decode_step, check_room=True), *step_inputs)
+    signatures["decode_step"] = graph_of(frozen(decode_step, checks_room=True), *step_inputs)
 
     with place as new, tempfile.TemporaryDirectory() as graphs:
         tf.saved_model.save(tf.Module(), graphs, signatures=signatures)

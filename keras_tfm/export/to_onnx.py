@@ -5,9 +5,9 @@ import warnings
 import keras
 import numpy as np
 
-from keras_tfm import backend
+from keras_tfm import kernels
 from keras_tfm.arguments import positive
-from keras_tfm.export.common import compare, longest_of, replaced, save_settings, save_tokenizers, tensorflow
+from keras_tfm.export.common import compare, longest_of, save_settings, save_tokenizers, tensorflow
 from keras_tfm.exported import NewFolder, ONNXTranslator
 from keras_tfm.text import END
 
@@ -48,7 +48,7 @@ def onnx(translator, folder, max_length=None, compare_on=None):
         shape = tuple(size if size == same else None for size, same in zip(x.shape, y.shape, strict=True))
         inputs[name] = shape, x.dtype.name
     with place as new:
-        with replaced(backend, "slice_update", _select_update):
+        with kernels.using(kernels.Kernels(slice_update=_select_update)):
             _Function(encode, translator.models).write(new / "encoder.onnx", {"ids": ((None, None), "int32")})
             _Function(decode_step, translator.models).write(new / "step.onnx", inputs)
         save_tokenizers(translator, new)

@@ -2,9 +2,9 @@
 
 import inspect
 
-from keras_tfm import backend, decoding, files
+from keras_tfm import decoding, files, kernels
 from keras_tfm.arguments import positive
-from keras_tfm.export.common import compare, graph_of, longest_of, replaced, save_settings, tensorflow
+from keras_tfm.export.common import compare, graph_of, longest_of, save_settings, tensorflow
 from keras_tfm.exported import NewFolder, SavedModelTranslator
 from keras_tfm.text import END, PAD
 
@@ -218,7 +218,7 @@ def _save(folder, models, tokenizers, *functions):
     module = tf.Module()
     module.weights = [variable.value for model in models for variable in model.variables]
     module.tokenizers = tokenizers
-    with replaced(backend, "slice_update", _slice_update):
+    with kernels.using(kernels.Kernels(slice_update=_slice_update)):
         tf.saved_model.save(module, str(folder), signatures=signatures)
 
 

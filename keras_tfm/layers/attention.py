@@ -10,7 +10,7 @@ from functools import partial
 import keras
 from keras import ops
 
-from keras_tfm import backend, recording
+from keras_tfm import backend, kernels, recording
 from keras_tfm.arguments import one_of, positive, rate
 from keras_tfm.layers import masks
 from keras_tfm.layers.base import as_matrices, fresh, initializer
@@ -325,7 +325,7 @@ class MultiHeadAttention(masks.MaskedLayer):
             if self.window and not (isinstance(length, int) and length <= 2 * self.window):
                 weigh = partial(self.weigh, start=self.window, training=training)
                 return local_attention(weigh, q, k, v, self.window, self.causal, key_mask)
-            if plain and not self.window:
+            if plain and not self.window and kernels.current().fused_attention:
                 context = backend.fused_attention(q, k, v, key_mask, self.causal)
                 if context is not None:
                     return context
@@ -333,7 +333,7 @@ class MultiHeadAttention(masks.MaskedLayer):
 
     def full_context(self, q, k, v, key_mask, attention_mask, start=0, training=None, room=None):
         lengths = ops.shape(q)[1], ops.shape(k)[1] if room is None else room
-        past = masks.causal(*lengths, start) if self.causal else None
+        past = kernels.current().once(start, partial(masks.causal, *lengths, start)) if self.causal else None
         near = masks.window(*lengths, self.window, start) if self.window else None
         if room is not None and key_mask is None and attention_mask is None:  # of tokens, each of which sees itself
             return self.weigh(q, k, v, None, start, training, hidden=masks.hidden(masks.combine(past, near, rank=4)))
@@ -408,14 +408,14 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         q, k = self.scheme.rotate(q, places), self.scheme.rotate(k, places)
         if cache is None:
             return self.finish(self.context(q, k, v, mask, attention_mask, training), mask)
-        q = self.in_room(q, cache, start)
+        q, slice_update = self.in_room(q, cache, start), kernels.current().slice_update
         new = {
-            "k": backend.slice_update(cache["k"], (0, 0, start, 0), _swapped(k)),
-            "v": backend.slice_update(cache["v"], (0, 0, start, 0), _swapped(v)),
+            "k": slice_update(cache["k"], (0, 0, start, 0), _swapped(k)),
+            "v": slice_update(cache["v"], (0, 0, start, 0), _swapped(v)),
         }
         if "mask" in cache:
             tokens = ops.ones(ops.shape(x)[:2], dtype="bool") if mask is None else mask
-            new["mask"] = backend.slice_update(cache["mask"], (0, start), tokens)
+            new["mask"] = slice_update(cache["mask"], (0, start), tokens)
         elif mask is not None:
             raise ValueError("`mask` must not be given beside a cache of tokens alone, masked=False. Received: both")
         k, v, room = _swapped(new["k"]), _swapped(new["v"]), ops.shape(new["k"])[2]
@@ -425,10 +425,10 @@ class MultiHeadSelfAttention(MultiHeadAttention):
     def projections(self, x):
         """Queries, keys and values (b, t, heads, head_dim); those of few tokens by one product."""
         layers = self.query_dense, self.key_dense, self.value_dense
-        if self.heads == "narrow" or not backend.few(x) or any(layer.quantization_mode for layer in layers):
+        if self.heads == "narrow" or not kernels.current().joins(x) or any(layer.quantization_mode for layer in layers):
             return [self.project(layer, x) for layer in layers]
         kernel = ops.concatenate([ops.reshape(layer.kernel, (x.shape[-1], -1)) for layer in layers], axis=1)
-        found, parts, first = backend.product_of_few(x, kernel), [], 0
+        found, parts, first = kernels.current().product(x, kernel), [], 0
         if self.use_bias:
             found = found + ops.concatenate([ops.reshape(layer.bias, (-1,)) for layer in layers])
         for layer in layers:
@@ -452,6 +452,8 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         """The queries, if the cache has room for them; if only a run can know, NaN rather than a wrong place."""
         if not self.causal:
             raise ValueError("`cache` needs causal=True, since cached tokens see no later ones. Received: causal=False")
+        if not kernels.current().checks_room:
+            return q
         room, first, count = ops.shape(cache["k"])[2], backend.known(start), ops.shape(q)[1]
         if first is None or not (isinstance(room, int) and isinstance(count, int)):
             return ops.where(ops.logical_and(start >= 0, start + count <= room), q, math.nan)

@@ -4,13 +4,12 @@ from functools import partial
 
 import keras
 
-from keras_tfm import backend
+from keras_tfm import kernels
 from keras_tfm.arguments import one_of, positive, rate
 from keras_tfm.layers.attention import MultiHeadAttention, MultiHeadSelfAttention
 from keras_tfm.layers.base import Layer, fresh, initializer
 from keras_tfm.layers.masks import MaskedLayer
 
-NORMS = {"layer": partial(keras.layers.LayerNormalization, epsilon=1e-5), "rms": keras.layers.RMSNormalization}
 ACTIVATIONS = ("relu", "gelu", "swish")  # the usual ones; any of Keras' will do
 GATES = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "swish"}  # https://arxiv.org/abs/2002.05202
 DENSE = ("use_bias", "kernel_initializer", "bias_initializer")  # options of attention that are also for feed-forward
@@ -20,13 +19,23 @@ class Dense(keras.layers.Dense):
     """Keras' layer, which is faster for the few rows of a decoder."""
 
     def call(self, x, training=None):
-        if not backend.few(x):
+        if not kernels.current().joins(x):
             return super().call(x, training)
-        product = backend.product_of_few(x, self.kernel)
+        product = kernels.current().product(x, self.kernel)
         return self.activation(product + self.bias if self.use_bias else product)
 
     def quantize(self, mode=None, type_check=False, config=None):  # as Keras' own, which would refuse a subclass
         super().quantize(mode, type_check=False, config=config)
+
+
+class LayerNormalization(keras.layers.LayerNormalization):
+    """Keras' layer, for which exports may have other operators."""
+
+    def call(self, x):
+        return kernels.current().norm(self, x)
+
+
+NORMS = {"layer": partial(LayerNormalization, epsilon=1e-5), "rms": keras.layers.RMSNormalization}
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")

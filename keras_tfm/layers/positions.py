@@ -10,7 +10,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from keras_tfm import backend
+from keras_tfm import backend, kernels
 from keras_tfm.arguments import one_of, positive
 
 
@@ -89,7 +89,7 @@ class PositionalEncoding(keras.layers.Layer):
             return sinusoids(positions, dim)
         if self.kind == "index":
             return ops.cast(positions, "float32")[..., None]
-        rows = ops.take(self.table, ops.clip(positions, 0, self.max_length - 1), axis=0)
+        rows = kernels.current().take(self.table, ops.clip(positions, 0, self.max_length - 1), axis=0)
         inside = ops.logical_and(positions >= 0, positions < self.max_length)
         return ops.where(inside[..., None], rows, math.nan)  # positions that only a run can know: never a wrong row
 
@@ -134,7 +134,7 @@ def relative_buckets(distance, causal, num_buckets=32, max_distance=128):
 
 def relative_bias(distance, num_heads, causal, table):
     """A learned bias for each bucket and head: distances (query, key), table (buckets, heads) → (heads, query, key)."""
-    rows = ops.take(table, relative_buckets(distance, causal, table.shape[0]), axis=0)
+    rows = kernels.current().take(table, relative_buckets(distance, causal, table.shape[0]), axis=0)
     return ops.transpose(rows, (2, 0, 1))  # (query, key, heads) → (heads, query, key)
 
 

@@ -7,7 +7,7 @@ import threading
 import keras
 from keras import ops
 
-from keras_tfm import backend, recording
+from keras_tfm import backend, kernels, recording
 from keras_tfm.arguments import one_of, positive, rate
 from keras_tfm.layers import PositionalEncoding, TransformerDecoderBlock, TransformerEncoderBlock, masks
 from keras_tfm.layers.blocks import NORMS
@@ -29,18 +29,22 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
     """Embeddings times √dim, as in the paper, with a mask where the id is 0; `reverse=True` gives logits."""
 
     def call(self, inputs, reverse=False):
-        return self.logits(inputs) if reverse else self.lookup(inputs) * math.sqrt(self.output_dim)
+        if reverse:
+            return self.logits(inputs)
+        return kernels.current().lookups.get(self, self.lookup)(inputs) * math.sqrt(self.output_dim)
 
     def logits(self, x):
-        if self.tie_weights and backend.few(x):
-            return backend.product_of_few(x, table=self.embeddings)
+        if self.tie_weights and kernels.current().joins(x):
+            return kernels.current().product(x, table=self.embeddings)
         return super().call(x, reverse=True)
 
     def lookup(self, ids):
         return super().call(ids)
 
     def compute_mask(self, inputs, mask=None):  # Keras' own layer hangs its mask on a tensor that `call` leaves behind
-        return ops.not_equal(inputs, 0) if "int" in keras.backend.standardize_dtype(inputs.dtype) else None
+        if not kernels.current().padded or "int" not in keras.backend.standardize_dtype(inputs.dtype):
+            return None
+        return ops.not_equal(inputs, 0)
 
 
 def _embedding(vocab_size, dim, tied, name, dtype):
