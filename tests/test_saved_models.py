@@ -9,11 +9,11 @@ import pytest
 from conftest import IN_TENSORFLOW, once
 from test_to_saved_model import ask
 
-from keras_tfm import cli, export, exported, tasks
+from keras_tfm import cli, export, exported, files, tasks
 from keras_tfm.text import END
 from keras_tfm.translator import Translator
 
-DATES, KERAS = pathlib.Path(__file__).parent.parent / "saved_models/dates", cli.dates_model()
+DATES, KERAS = pathlib.Path(__file__).parent.parent / "saved_models/dates", files.DATES
 SOURCES, TARGETS = zip(*tasks.dates(1000, "test"), strict=True)
 
 # Runs a LiteRT file with NumPy and the runtime alone: lists of ids in, lists of ids out.
@@ -108,8 +108,8 @@ def test_what_is_shipped_is_small_and_right():
 
 
 def test_the_keras_model_is_part_of_the_package():
-    assert cli.dates_model().is_relative_to(pathlib.Path(cli.__file__).parent)
-    assert (cli.dates_model() / "model.keras").exists() and (cli.dates_model() / "tokenizer/tokenizer.json").exists()
+    assert files.DATES.is_relative_to(pathlib.Path(cli.__file__).parent)
+    assert (files.DATES / "model.keras").exists() and (files.DATES / "tokenizer/tokenizer.json").exists()
 
 
 @pytest.mark.usefixtures("one_width")
