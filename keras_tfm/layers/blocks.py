@@ -10,7 +10,6 @@ from keras_tfm.layers.attention import MultiHeadAttention, MultiHeadSelfAttentio
 from keras_tfm.layers.base import Layer, fresh, initializer
 from keras_tfm.layers.masks import MaskedLayer
 
-ACTIVATIONS = ("relu", "gelu", "swish")  # the usual ones; any of Keras' will do
 GATES = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "swish"}  # https://arxiv.org/abs/2002.05202
 DENSE = ("use_bias", "kernel_initializer", "bias_initializer")  # options of attention that are also for feed-forward
 
