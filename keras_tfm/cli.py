@@ -252,7 +252,8 @@ def write_translations(translator, lines, out, total, task):
     """
     partial, record = (out.with_name(f".{out.name}.{end}") for end in ("partial", "partial.json"))
     task, done = {"task": task}, 0
-    if total is not None and partial.exists() and record.exists() and files.read_json(record) == task:
+    ours = partial.is_file() and not partial.is_symlink() and record.exists()
+    if total is not None and ours and files.read_json(record) == task:
         done = _whole_lines(partial)
         print(f"going on after line {done:,}", file=sys.stderr)
     else:

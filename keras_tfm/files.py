@@ -41,27 +41,36 @@ def whole(path):
     settle(path)
     private = _private(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _remove(private)  # of a process that was killed; a link is removed, not followed
-        private.mkdir()
-        new = _new(path)
-        yield new
-        for file in (new, *new.rglob("*")) if new.is_dir() else (new,):
-            if file.is_file():
-                _sync(file)
-        if path.is_dir() and not path.is_symlink():
-            os.replace(path, private / ".old")
-        os.replace(new, path)
-        _sync(path.parent)
-    except Exception as error:
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        if full or shutil.disk_usage(_existing(path.parent)).free < 2**12:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
-        raise
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _remove(private)  # of a process that was killed; a link is removed, not followed
+            private.mkdir()
+            new = _new(path)
+            yield new
+            for file in (new, *new.rglob("*")) if new.is_dir() else (new,):
+                if file.is_file():
+                    _sync(file)
+            if path.is_dir() and not path.is_symlink():
+                os.replace(path, private / ".old")
+            os.replace(new, path)
+            _sync(path.parent)
     finally:
         if (private / ".old").is_dir() and not path.exists():
             os.replace(private / ".old", path)
         _remove(private)
+
+
+@contextlib.contextmanager
+def writing(path):
+    """Whatever a library raises when the disk is full, the error says so and names `path`."""
+    try:
+        yield
+    except Exception as error:
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        full = full or os.strerror(errno.ENOSPC) in str(error)  # TensorFlow has errors of its own
+        if full or shutil.disk_usage(_existing(pathlib.Path(path).parent)).free < 2**12:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+        raise
 
 
 def settle(path):

@@ -25,11 +25,13 @@ def describe(folder):
     if form is not None:
         return [("kind", f"export, {form}"), *_of_export(folder), *_size(folder)]
     if (folder / "config.json").exists():
-        return [("kind", "run"), *_of_run(folder), *_tokenizers(folder)]
+        with files.reading(folder / "config.json"):
+            return [("kind", "run"), *_of_run(folder), *_tokenizers(folder)]
     models = sorted(folder.glob("model*.keras"))
     if models:
         found = [("kind", "saved translator" + (f" of {len(models)} models" if len(models) > 1 else ""))]
-        return [*found, *_of_model(models[0]), *_tokenizers(folder), *_size(folder)]
+        with files.reading(models[0]):
+            return [*found, *_of_model(models[0]), *_tokenizers(folder), *_size(folder)]
     raise FileNotFoundError(f"{folder}: holds no run, no saved translator and no export")
 
 

@@ -134,7 +134,8 @@ def train(out, recipe="default", say=print, **given):
         model, what = runs.finish(out, options["average"])
     say(f"wrote {out / 'model.keras'}: {what}")
     try:
-        plots.learning_curve(run.history, out / "learning_curve.png")
+        with files.whole(out / "learning_curve.png") as new:
+            plots.learning_curve(run.history, new)
         say(f"wrote {out / 'learning_curve.png'} and {out / 'metrics.csv'}")
     except ImportError as error:
         say(f"no learning curve: {error}")

@@ -300,7 +300,7 @@ def load_model(folder):
         if model.metadata.get("step", newest) >= newest:
             return model, "" if model.metadata.get("finished", True) else f"{path}, of a run that is not finished"
     config = read_config(folder)
-    model = new_model(config)
+    model = new_model(folder, config)
     found = [path for path in (folder / "state.npz", *checkpoints(folder)[-1:]) if path.exists()]
     newest = newest or _step(checkpoints(folder), config)
     if not found:
@@ -324,7 +324,7 @@ def finish(folder, average=1):
     """
     folder = pathlib.Path(folder)
     config, found = read_config(folder), checkpoints(folder)
-    model, step = new_model(config), saved_step(folder) or _step(found, config)
+    model, step = new_model(folder, config), saved_step(folder) or _step(found, config)
     behind = _step(found, config) < step and not config["moving_average"]  # which only checkpoints have
     if (behind or not found) and (folder / "state.npz").exists():
         found.append(folder / "state.npz")
@@ -341,12 +341,13 @@ def finish(folder, average=1):
     return model, f"{number}, after step {step:,} of {config['steps']:,}"
 
 
-def new_model(config):
+def new_model(folder, config):
     """The model of a run's configuration, with new weights."""
     import keras_tfm.models
 
-    # decodes in float32, whatever the precision of training
-    model = keras_tfm.models.SequenceModel.from_config(config["model"] | {"dtype": "float32"})
+    with files.reading(pathlib.Path(folder) / "config.json", BEGIN_AGAIN):
+        # decodes in float32, whatever the precision of training
+        model = keras_tfm.models.SequenceModel.from_config(config["model"] | {"dtype": "float32"})
     model.metadata = {"tokenizers": config["tokenizers"]}
     return model
 

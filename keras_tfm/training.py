@@ -7,7 +7,7 @@ import keras
 import numpy as np  # noqa: F401, for the examples
 from keras import ops
 
-from keras_tfm import backend
+from keras_tfm import backend, files
 from keras_tfm.arguments import positive, rate
 
 
@@ -210,18 +210,21 @@ class TensorBoardScalars(keras.callbacks.Callback):
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError as error:
             raise ImportError("TensorBoard is not installed: pip install 'keras_tfm[train]'") from error
-        self.open = functools.partial(EventFileWriter, str(folder))
+        self.folder, self.open = folder, functools.partial(EventFileWriter, str(folder))
 
     def on_train_begin(self, logs=None):
-        self.writer = self.open()
+        with files.writing(self.folder):
+            self.writer = self.open()
 
     def on_epoch_end(self, epoch, logs=None):
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         values = [Summary.Value(tag=name, simple_value=float(value)) for name, value in (logs or {}).items()]
-        self.writer.add_event(Event(wall_time=time.time(), step=epoch + 1, summary=Summary(value=values)))
-        self.writer.flush()
+        with files.writing(self.folder):
+            self.writer.add_event(Event(wall_time=time.time(), step=epoch + 1, summary=Summary(value=values)))
+            self.writer.flush()
 
     def on_train_end(self, logs=None):
-        self.writer.close()
+        with files.writing(self.folder):
+            self.writer.close()

@@ -198,7 +198,7 @@ def test_a_result_is_never_of_another_epoch_than_it_says(run, root, command):
 
 def test_states(run, command):
     keras.utils.set_random_seed(3)
-    model = runs.new_model(runs.read_config(run))
+    model = runs.new_model(run, runs.read_config(run))
     pipeline.compile_model(model, pipeline.DEFAULTS | {"learning_rate": 0.1, "warmup_steps": 1, "steps": 4})
 
     def read():
