@@ -14,7 +14,7 @@ from keras_tfm.layers.base import as_matrices, fresh
         {"bias_initializer": keras.initializers.Constant(2)},
         {"dtype": keras.DTypePolicy("mixed_bfloat16")},
     ],
-    ids=str,
+    ids=lambda options: next(iter(options)),
 )
 @pytest.mark.parametrize("kind", [FeedForward, MultiHeadAttention])
 def test_objects_among_the_arguments_are_saved(kind, options):
