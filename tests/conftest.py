@@ -1,6 +1,7 @@
 """Helpers shared by the tests; each run has one backend, that of KERAS_BACKEND."""
 
 import functools
+import itertools
 import os
 from importlib.metadata import version
 
@@ -49,6 +50,20 @@ def one_width(monkeypatch):
     """All sources of a translator have one width, and TensorFlow no XLA: fewer programs to compile."""
     monkeypatch.setattr("keras_tfm.translator.WIDTHS", ())
     monkeypatch.setattr("keras_tfm.backend.JIT_COMPILE", False)
+
+
+def pairwise(*choices):
+    """Few combinations in which every two choices meet: what `make test` tries; `make test-slow` tries all."""
+
+    def pairs(values):
+        return {*itertools.combinations(enumerate(values), 2)}
+
+    combinations = [*itertools.product(*choices)]
+    missing, chosen = set().union(*map(pairs, combinations)), []
+    while missing:
+        chosen.append(max(combinations, key=lambda values: len(pairs(values) & missing)))
+        missing -= pairs(chosen[-1])
+    return chosen
 
 
 def normal(*shape, seed=0):

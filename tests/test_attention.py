@@ -4,7 +4,18 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from conftest import PRECISIONS, TOLERANCE, array, assert_close, compiled, gradients, largest_tensor, normal, spread
+from conftest import (
+    PRECISIONS,
+    TOLERANCE,
+    array,
+    assert_close,
+    compiled,
+    gradients,
+    largest_tensor,
+    normal,
+    pairwise,
+    spread,
+)
 from keras import ops
 
 from keras_tfm.layers import (
@@ -28,10 +39,13 @@ X = normal(BATCH, LENGTH, WIDTH)
 
 def every_option():
     """All scores, head modes, position schemes and precisions; the laws of each share a worker and its layers."""
-    for values in itertools.product(SCORES, HEADS, SCHEMES, PRECISIONS):
+    choices = list(SCORES), list(HEADS), list(SCHEMES), PRECISIONS
+    quick = pairwise(*choices)
+    for values in itertools.product(*choices):
         name = "-".join(map(str, values))
         options = dict(zip(("score", "heads", "positions", "dtype"), values, strict=True))
-        yield pytest.param(options, id=name, marks=pytest.mark.xdist_group(name))
+        marks = [pytest.mark.xdist_group(name)] + [pytest.mark.slow] * (values not in quick)
+        yield pytest.param(options, id=name, marks=marks)
 
 
 EVERY_OPTION = pytest.mark.parametrize("options", list(every_option()))
