@@ -195,8 +195,10 @@ def test_metadata_travels_with_the_model(tmp_path):
         model.get_config()
 
 
-@pytest.mark.parametrize("mode", ["int8", "int4"])
-@pytest.mark.parametrize("tied_output", [True, False])
+@pytest.mark.parametrize(
+    "mode, tied_output",
+    [("int8", True), *(pytest.param(*case, marks=pytest.mark.slow) for case in [("int4", True), ("int8", False)])],
+)
 def test_quantized_models_save_load_and_decode(mode, tied_output, tmp_path):
     model = spread(transformer(10, **{**SIZES, "num_layers": 1}, tied_output=tied_output))
     before = array(model(ids()))
