@@ -71,6 +71,8 @@ RECIPES = {
 # Options that may differ when a run goes on: how long and how fast it trains, and what it shows.
 CHANGEABLE = {"steps", "passes", "patience", "average", "learning_rate", "warmup_steps", "clipnorm", "verbose"}
 CHANGEABLE |= {"save_minutes", "bleu"}
+# Options that a run chooses once, also if another machine goes on with it.
+CHOSEN = {"batch_tokens", "num_shapes", "steps", "steps_per_epoch", "learning_rate", "warmup_steps"}
 PATHS = {"source", "target", "valid_source", "valid_target"}  # what matters is what is in the files
 # Number of pairs → size of the vocabulary; number of target tokens → tokens of a batch on a processor and on an
 # accelerator, and passes over the texts. Each rule is for fewer than so many.
@@ -101,7 +103,7 @@ def train(out, recipe="default", say=print, **given):
     with files.locked(out):
         pairs, valid = read_texts(options)
         texts = getattr(pairs, "fingerprint", None)
-        check_same_run(out, options, texts)
+        options |= chosen_before(out, options, texts)
         keras.utils.set_random_seed(options["seed"])
         tokenizers = make_tokenizers(out, pairs, texts, options)
         encoded, valid_encoded = encode(out / "data", pairs, valid, tokenizers, options)
@@ -115,7 +117,7 @@ def train(out, recipe="default", say=print, **given):
         config = {"options": plain({"recipe": recipe, **given}), "texts": texts, "model": model.get_config()}
         config |= {"tokenizers": [text.fingerprint(tokenizer) for tokenizer in tokenizers]}
         config |= {"moving_average": bool(options["ema"]), "average": options["average"]}
-        config |= {"steps": options["steps"], "steps_per_epoch": options["steps_per_epoch"]}
+        config |= {name: options[name] for name in sorted(CHOSEN)}
         epochs = options["steps"] // options["steps_per_epoch"]
         check_average(out, epochs, options["average"])
         callbacks = watching(out, run, model, valid, tokenizers, batches, options, say)
@@ -155,10 +157,10 @@ def all_options(recipe, given):
     return options
 
 
-def check_same_run(out, options, texts):
-    """Refuses to go on in a folder with other options or texts than before."""
+def chosen_before(out, options, texts):
+    """What the run in a folder has chosen by itself, for options that are None; refuses other options or texts."""
     if not runs.is_run(out):
-        return
+        return {}
     config = runs.read_config(out)
     given = dict(config["options"])
     before, now = plain(all_options(given.pop("recipe"), given)), plain(options)
@@ -170,6 +172,8 @@ def check_same_run(out, options, texts):
             "`out` must be a new folder, or that of a run with the same options. "
             f"Received: {out} with other {', '.join(sorted(changed))}"
         )
+    kept = CHOSEN - {"steps"} if before["passes"] != now["passes"] else CHOSEN
+    return {name: config[name] for name in kept if now[name] is None}
 
 
 def check_average(out, epochs, average):

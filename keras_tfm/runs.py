@@ -367,7 +367,8 @@ def load_keras(path):
 
 def read_config(folder):
     """What `config.json` says of a run."""
-    required = ("options", "model", "tokenizers", "steps", "steps_per_epoch", "moving_average")
+    required = ("options", "texts", "model", "tokenizers", "average", "moving_average", "steps", "steps_per_epoch")
+    required += ("batch_tokens", "num_shapes", "learning_rate", "warmup_steps")
     return files.read_json(pathlib.Path(folder) / "config.json", required, BEGIN_AGAIN)
 
 

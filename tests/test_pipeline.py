@@ -154,6 +154,17 @@ def test_other_options_and_other_texts_are_refused(run, texts, tmp_path):
         train(run, moved)
 
 
+def test_another_machine_goes_on_with_the_same_batches(texts, tmp_path, monkeypatch):
+    chosen = {"batch_tokens": None, "steps_per_epoch": None, "num_shapes": None, "steps": None, "warmup_steps": None}
+    train(tmp_path, texts, **{**chosen, "passes": 2, "average": 1})
+    before = runs.read_config(tmp_path)
+    monkeypatch.setattr(backend, "machine", lambda: backend.Machine(True, 8, OPTIONS["jit_compile"]))
+    train(tmp_path, texts, **{**chosen, "passes": 4, "average": 1})
+    after = runs.read_config(tmp_path)
+    assert {**before, "steps": after["steps"], "options": after["options"]} == after
+    assert after["steps"] == 2 * before["steps"] and after["batch_tokens"] == 1024 and after["num_shapes"] < 15
+
+
 def test_more_checkpoints_than_there_are_are_not_averaged(run, texts):
     with pytest.raises(ValueError, match="`average` must be at most 3, the checkpoints .* Received: average=4"):
         train(run, texts, average=4)
