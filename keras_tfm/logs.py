@@ -18,6 +18,8 @@ def without_developer_notes():
 
     The filter is a process of its own, so that the last words of a process that crashes come through.
     """
+    if sys.stderr is None:  # closed by whoever started this
+        return
     read, write = os.pipe()
     real = os.dup(sys.stderr.fileno())
     sys.stderr.flush()

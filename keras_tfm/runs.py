@@ -28,7 +28,7 @@ from keras_tfm import files, text
 from keras_tfm.arguments import positive
 from keras_tfm.progress import duration
 
-BEGIN_AGAIN = "delete it, and the same command begins again"
+BEGIN_AGAIN = "delete it, and the same command begins again, while `keras-tfm finish` takes the last checkpoint"
 TOKENIZERS = ["tokenizer"], ["source_tokenizer", "target_tokenizer"]  # one for both sides, or one for each
 
 
@@ -332,7 +332,8 @@ def finish(folder, average=1):
         raise FileNotFoundError(f"{folder}: nothing is trained yet")
     found = found[-average:]
     average_checkpoints(model, found)
-    model.metadata |= {"step": step, "averaged": len(found), "finished": step >= config["steps"]}
+    stopped_early = _saved_state(folder).get("patience") is not None
+    model.metadata |= {"step": step, "averaged": len(found), "finished": step >= config["steps"] or stopped_early}
     with files.whole(folder / "model.keras") as new:
         model.save(new)
     number = "the mean of the last " + str(len(found)) + " checkpoints" if len(found) > 1 else found[0].name
@@ -369,7 +370,8 @@ def read_config(folder):
     """What `config.json` says of a run."""
     required = ("options", "texts", "model", "tokenizers", "average", "moving_average", "steps", "steps_per_epoch")
     required += ("batch_tokens", "num_shapes", "learning_rate", "warmup_steps")
-    return files.read_json(pathlib.Path(folder) / "config.json", required, BEGIN_AGAIN)
+    again = "delete it, and run the same `keras-tfm train` command again"
+    return files.read_json(pathlib.Path(folder) / "config.json", required, again)
 
 
 def saved_place(folder):

@@ -251,7 +251,7 @@ def test_every_variant_trains(texts, tmp_path):
     }
     for name, options in variants.items():
         model, tokenizers, _ = train(tmp_path / name, texts, steps=8, **{"average": 2, **options})
-        assert len(Translator.load(tmp_path / name).models) == 1
+        assert Translator.load(tmp_path / name).origin == ""  # early stopping, too, is an end
         again, _, said = train(tmp_path / name, texts, steps=8, **{"average": 2, **options})
         assert "before" in said or "going on" in said
         for weight, expected in zip(again.weights, model.weights, strict=True):
