@@ -252,8 +252,7 @@ def write_translations(translator, lines, out, total, task):
     """
     partial, record = (out.with_name(f".{out.name}.{end}") for end in ("partial", "partial.json"))
     task, done = {"task": task}, 0
-    ours = partial.is_file() and not partial.is_symlink() and record.exists()
-    if total is not None and ours and files.read_json(record) == task:
+    if total is not None and partial.is_file() and not partial.is_symlink() and _holds(record, task):
         done = _whole_lines(partial)
         print(f"going on after line {done:,}", file=sys.stderr)
     else:
@@ -276,6 +275,13 @@ def write_translations(translator, lines, out, total, task):
     os.replace(partial, out)
     record.unlink()
     print(f"wrote {out}", file=sys.stderr)
+
+
+def _holds(record, task):
+    try:
+        return files.read_json(record) == task
+    except (files.DamagedFile, FileNotFoundError):  # then all lines are translated anew
+        return False
 
 
 def evaluate(model, source, reference, tokenize, **options):

@@ -276,8 +276,9 @@ def average_checkpoints(model, paths):
 
 
 def is_run(folder):
-    """Whether `keras-tfm train` has been here."""
-    return (pathlib.Path(folder) / "config.json").exists()
+    """Whether `keras-tfm train` has been here; exports for CTranslate2 have a `config.json`, too."""
+    folder = pathlib.Path(folder)
+    return (folder / "config.json").exists() and not (folder / "translator.json").exists()
 
 
 def load_tokenizers(folder):
