@@ -21,7 +21,7 @@ from keras_tfm.runner import Runner, TokenRunner
 from keras_tfm.text import END, PAD, START, longest_translation
 
 NEVER = -1e9  # the logarithm of no probability at all, as in `keras_tfm.decoding`
-# What earlier versions did not write.
+# Settings of exports by earlier versions, which did not write these.
 DEFAULTS = {"beams": 1, "penalty": "length", "length_penalty": 0.6}
 DEFAULTS |= {"min_length": 0, "no_repeat_ngram": 0, "forbidden": ()}
 

@@ -8,6 +8,7 @@ import typing
 import keras
 
 from keras_tfm import files, text
+from keras_tfm.exported import DEFAULTS
 
 
 class Verdict(typing.NamedTuple):
@@ -46,10 +47,9 @@ def save_tokenizers(translator, folder):
 
 def save_settings(translator, folder, **settings):
     """Writes translator.json: how the translator searches, other settings, and a checksum of each file."""
-    options = {"penalty": "length", "length_penalty": 0.6, "coverage_penalty": 0.0, "min_length": 0}
-    options |= {"no_repeat_ngram": 0, "forbidden": (), **translator.options}
+    options = DEFAULTS | {"beams": translator.beams, "coverage_penalty": 0.0} | translator.options
     options["forbidden"] = sorted(map(int, options["forbidden"]))
-    files.write_manifest(folder, **settings, beams=translator.beams, **options)
+    files.write_manifest(folder, **settings, **options)
 
 
 def longest_of(translator, max_length):

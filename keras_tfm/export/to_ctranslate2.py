@@ -51,9 +51,7 @@ def ctranslate2(translator, folder, quantization=None, compare_on=None):
         save_tokenizers(translator, new)
         settings = {"max_length": translator.max_length, "precision": quantization or "float32"}
         save_settings(translator, new, format="ctranslate2", **settings)
-        if compare_on is None:
-            return None
-        return compare(new, CTranslate2Translator(new), translator, compare_on)
+        return None if compare_on is None else compare(new, CTranslate2Translator(new), translator, compare_on)
 
 
 def _spec(model, specs):

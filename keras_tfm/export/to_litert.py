@@ -96,9 +96,7 @@ def litert(translator, folder, precision="float32", max_length=None, compare_on=
         (new / "model.tflite").write_bytes(_shared_buffers(converter.convert()))
         save_tokenizers(translator, new)
         save_settings(translator, new, format="litert", max_length=max_length, longest=longest, precision=precision)
-        if compare_on is None:
-            return None
-        return compare(new, LiteRTTranslator(new), translator, compare_on)
+        return None if compare_on is None else compare(new, LiteRTTranslator(new), translator, compare_on)
 
 
 def _not_negative(ids):

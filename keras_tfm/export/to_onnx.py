@@ -53,9 +53,7 @@ def onnx(translator, folder, max_length=None, compare_on=None):
             _Function(decode_step, translator.models).write(new / "step.onnx", inputs)
         save_tokenizers(translator, new)
         save_settings(translator, new, format="onnx", max_length=max_length, longest=longest, precision="float32")
-        if compare_on is None:
-            return None
-        return compare(new, ONNXTranslator(new), translator, compare_on)
+        return None if compare_on is None else compare(new, ONNXTranslator(new), translator, compare_on)
 
 
 class _Function(keras.Model):

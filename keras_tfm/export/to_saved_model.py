@@ -83,9 +83,7 @@ def saved_model(translator, folder, n_best=None, max_length=None, compare_on=Non
         save_settings(
             translator, new, format="saved_model", max_length=max_length, longest=longest, precision="float32"
         )
-        if compare_on is None:
-            return None
-        return compare(new, SavedModelTranslator(new), translator, compare_on)
+        return None if compare_on is None else compare(new, SavedModelTranslator(new), translator, compare_on)
 
 
 def saved_classifier(model, tokenizer, folder, labels=None, max_length=128):
