@@ -8,7 +8,7 @@ import pathlib
 import warnings
 
 from keras_tfm import files, text
-from keras_tfm.arguments import positive
+from keras_tfm.arguments import positive, strings
 from keras_tfm.progress import Progress
 from keras_tfm.text import END
 
@@ -40,12 +40,7 @@ class Runner:
 
     def __call__(self, texts, verbose=0):
         """Strings → strings, in the same order; with `verbose=1`, shows progress on standard error."""
-        if isinstance(texts, str):
-            raise ValueError(f"`texts` must be a list of strings. Received: a string, {texts[:40]!r}")
-        texts = list(texts)
-        for string in texts:
-            if not isinstance(string, str):
-                raise ValueError(f"`texts` must be a list of strings. Received: {string!r} in it")
+        texts = strings(texts)
         sentences = [string for string in texts if string.strip()]
         with Progress(len(sentences), "translating", "sentence", verbose) as bar:
             found = iter(self._translate(sentences, bar))

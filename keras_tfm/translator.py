@@ -10,8 +10,8 @@ import warnings
 
 from keras import ops
 
-from keras_tfm import backend, decoding, files, runs, text
-from keras_tfm.arguments import one_of, positive
+from keras_tfm import backend, decoding, exported, files, runs, text
+from keras_tfm.arguments import one_of, positive, strings
 from keras_tfm.batches import padded
 from keras_tfm.progress import Progress
 from keras_tfm.text import PAD, longest_translation
@@ -116,12 +116,11 @@ class Translator:
     def save(self, folder):
         """Writes model and tokenizers into a folder, which must be new, empty, or one that `save` wrote before."""
         place = files.NewFolder(folder, *_names(folder))
-        names = next(names for names in runs.TOKENIZERS if len(names) == len(self.tokenizers))
         with place as new:
             for number, model in enumerate(self.models):
                 model.metadata.setdefault("tokenizers", self._fingerprints())
                 model.save(new / (f"model-{number}.keras" if len(self.models) > 1 else "model.keras"))
-            for name, tokenizer in zip(names, self.tokenizers, strict=True):
+            for name, tokenizer in zip(runs.TOKENIZERS[len(self.tokenizers) - 1], self.tokenizers, strict=True):
                 text.save_tokenizer(tokenizer, new / name)
             files.write_manifest(new, format="keras")
 
@@ -134,16 +133,18 @@ class Translator:
         A run may still be training: then its latest state is taken, and `origin` says so.
         """
         folder, origin = pathlib.Path(folder), ""
-        files.settle(folder)
+        form = exported.form(folder)
+        if form is not None:
+            raise ValueError(
+                f"`folder` must be that of a run or of a saved translator. Received: {folder}, an export ({form}), "
+                "which `keras_tfm.exported.load` runs"
+            )
         if runs.is_run(folder):
             model, origin = runs.load_model(folder)
             models = [model]
         else:
-            manifest = folder / "translator.json"
-            if manifest.exists():
-                settings = files.read_manifest(folder, required=["format"])
-                with files.reading(manifest):
-                    one_of("format", settings["format"], ["keras"])
+            if (folder / "translator.json").exists():
+                files.read_manifest(folder)
             paths = sorted(folder.glob("model*.keras"))
             if not paths:
                 raise FileNotFoundError(f"{folder}: must hold a model.keras, as `keras-tfm train` writes it")
@@ -177,13 +178,7 @@ class Translator:
 
     def _translate(self, texts, n, verbose):
         """Strings → for each, the `n` best, [(string, score), …]; None is greedy, without scores."""
-        if isinstance(texts, str):
-            raise ValueError(f"`texts` must be a list of strings. Received: a string, {texts[:40]!r}")
-        texts = list(texts)
-        for string in texts:
-            if not isinstance(string, str):
-                raise ValueError(f"`texts` must be a list of strings. Received: {string!r} in it")
-        divided = [self._divide(text) for text in texts]
+        divided = list(map(self._divide, strings(texts)))
         found = iter(self._find([ids for pieces in divided for ids, _ in pieces], n, verbose))
         return [_joined([(next(found), behind) for _, behind in pieces]) for pieces in divided]
 
@@ -198,19 +193,16 @@ class Translator:
             if len(ids) < self.max_length:
                 pieces.append((ids, newline))
             else:
-                sentences = _split(SENTENCE_END, line)
-                encoded = self.source_tokenizer.encode([sentence for sentence, _ in sentences])
-                pieces += [
-                    (self._cut(ids, sentence), space) for ids, (sentence, space) in zip(encoded, sentences, strict=True)
-                ]
-                pieces.append(([], newline))
+                sentences, spaces = zip(*_split(SENTENCE_END, line), strict=True)
+                cut = map(self._cut, self.source_tokenizer.encode(sentences), sentences)
+                pieces += [*zip(cut, spaces, strict=True), ([], newline)]
         return pieces
 
     def _cut(self, ids, sentence):
         room = self.max_length - 1  # for the end token
         if len(ids) > room:
             message = f"{len(ids) - room} of {len(ids)} tokens of a sentence were cut off: {sentence[:40]!r} …"
-            warnings.warn(message, stacklevel=5)
+            warnings.warn(message, stacklevel=5)  # the caller of `__call__`: `map` has no frame, comprehensions may
         return ids[:room]
 
     def _find(self, rows, n, verbose):
@@ -218,18 +210,17 @@ class Translator:
         order = sorted((number for number, ids in enumerate(rows) if ids), key=lambda number: len(rows[number]))
         found = [[("", 0.0)]] * len(rows)
         size = self.batch_size if len(order) > FEW else min(FEW, self.batch_size)
-        bar = Progress(len(order), "translating", "sentence", verbose)
-        for first in range(0, len(order), size):
-            members = order[first : first + size]
-            width = next(width for width in self.widths if width > len(rows[members[-1]]))
-            sources = padded([rows[number] for number in members], width, size)
-            ids, scores = (ops.convert_to_numpy(x)[: len(members)] for x in self._compiled(n)(sources, width))
-            for number, hypotheses, their_scores in zip(members, ids, scores, strict=True):
-                texts = self.target_tokenizer.decode(hypotheses)
-                pairs = zip(texts, map(float, their_scores), strict=True)
-                found[number] = [(text, score) for text, score in pairs if score > decoding.NEVER / 2]
-            bar.add(len(members))
-        bar.close()
+        with Progress(len(order), "translating", "sentence", verbose) as bar:
+            for first in range(0, len(order), size):
+                members = order[first : first + size]
+                width = next(width for width in self.widths if width > len(rows[members[-1]]))
+                sources = padded([rows[number] for number in members], width, size)
+                ids, scores = (ops.convert_to_numpy(x)[: len(members)] for x in self._compiled(n)(sources, width))
+                for number, hypotheses, their_scores in zip(members, ids, scores, strict=True):
+                    texts = self.target_tokenizer.decode(hypotheses)
+                    pairs = zip(texts, map(float, their_scores), strict=True)
+                    found[number] = [(text, score) for text, score in pairs if score > decoding.NEVER / 2]
+                bar.add(len(members))
         return found
 
     def _compiled(self, n):

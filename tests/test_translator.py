@@ -56,9 +56,9 @@ def test_long_texts_are_translated_sentence_by_sentence(translator):
 
 
 def test_what_is_cut_is_said(translator):
-    with pytest.warns(UserWarning, match="9977 of 10000 tokens of a sentence were cut off: 'aaaa"):
+    with pytest.warns(UserWarning, match="9977 of 10000 tokens of a sentence were cut off: 'aaaa") as said:
         (cut,) = translator(["a" * 10_000])
-    assert cut == translator(["a" * 23])[0]
+    assert cut == translator(["a" * 23])[0] and said[0].filename == __file__  # the caller's line
 
 
 @pytest.mark.filterwarnings("ignore:.*were cut off")
@@ -163,4 +163,8 @@ def test_bad_arguments(tmp_path):
     with pytest.raises(ValueError, match="`option` must be one of .*'length_penalty'.* Received: option='length'"):
         Translator(random_model(), BYTES, length=0.6)
     with pytest.raises(FileNotFoundError, match=r"must hold a model.keras"):
+        Translator.load(tmp_path)
+    (tmp_path / "config.json").write_text("{}")  # CTranslate2 has one, and so has a run
+    (tmp_path / "model.bin").touch()
+    with pytest.raises(ValueError, match=r"`folder` must be that of a run.*ctranslate2.*`keras_tfm.exported.load`"):
         Translator.load(tmp_path)
