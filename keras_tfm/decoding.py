@@ -254,7 +254,7 @@ def beam_search(
 
     Returns:
         ids (batch, n_best, max_length), zeros behind the end token, and their scores (batch, n_best), best first;
-        `NEVER` stands for a hypothesis that there is not.
+        `NEVER` marks slots with no hypothesis.
     """
     if positive("n_best", n_best) > positive("beams", beams):
         raise ValueError(f"`n_best` must be at most {beams=}. Received: {n_best=}")

@@ -102,13 +102,13 @@ def perplexity(translator, sources, references, batch_size=64, verbose=0):
 class TranslationScores(keras.callbacks.Callback):
     """Translates a validation sample after each epoch of `fit`, and adds `val_bleu` and `val_chrf` to the logs.
 
-    Callbacks that come after it see them: `EarlyStopping("val_bleu", mode="max")`, `ModelCheckpoint`, `training.Run`.
+    Callbacks that come after it see them: `EarlyStopping("val_bleu", mode="max")`, `ModelCheckpoint`, `runs.Run`.
 
     Args:
         translator: a `Translator` of the model that is trained.
         sources, references: lists of strings.
         tokenize: as for `scores`.
-        every: so many epochs apart; between them, the last scores are repeated.
+        every: translate after every so many epochs; between them, the last scores are repeated.
     """
 
     def __init__(self, translator, sources, references, tokenize="13a", every=1):

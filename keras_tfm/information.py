@@ -72,10 +72,10 @@ def _of_model(path):
 
     config = _config(path)
     with files.reading(path), zipfile.ZipFile(path) as archive, archive.open("model.weights.h5") as weights:
-        count, names = 0, []
+        items = []
         with h5py.File(weights) as tables:
-            tables.visititems(lambda name, item: names.append((name, item)))
-            count = sum(item.size for name, item in names if hasattr(item, "size") and "seed_generator" not in name)
+            tables.visititems(lambda name, item: items.append((name, item)))
+            count = sum(item.size for name, item in items if hasattr(item, "size") and "seed_generator" not in name)
     yield "model", _architecture(config)
     yield "parameters", f"{count:,}"
     if config.get("metadata", {}).get("step"):

@@ -91,6 +91,7 @@ def sample_hypotheses(
             model.start, model.step, inputs["source"], length, seed=inputs["chances"], temperature=temperature
         ),
         model.variables,
+        [model.running],
     )
     rows = batch_size * samples
     with Progress(len(source), "sampling", "translation", verbose) as bar:

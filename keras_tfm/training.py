@@ -1,4 +1,4 @@
-"""What `compile` and `fit` need to train a Transformer: schedule, loss, metrics, callbacks, averaging."""
+"""What `compile` and `fit` need to train a Transformer: schedules, loss, metrics, callbacks."""
 
 import functools
 import time
