@@ -6,9 +6,9 @@ import signal
 import sys
 
 # TensorFlow's C++ code logs before it has read TF_CPP_MIN_LOG_LEVEL: information and warnings, and the error that a
-# machine without an NVIDIA driver has none.
+# machine without an NVIDIA driver has none. LiteRT says what it computes with.
 NOTE = re.compile(
-    rb"WARNING: All log messages before absl::InitializeLog|[IW]\d{4} \d\d:\d\d:\d\d|[IW]0000 \d\d:\d\d:\d|"
+    rb"WARNING: All log messages before absl::InitializeLog|INFO: Created TensorFlow Lite|[IW]\d{4} \d\d:\d\d:\d|"
     rb"E0000 \d\d:\d\d:\d.*(cuInit|oneDNN supports|computation_placer|cuda_(dnn|fft|blas)|Unable to register)"
 )
 
@@ -24,13 +24,15 @@ def without_developer_notes():
     real = os.dup(sys.stderr.fileno())
     sys.stderr.flush()
     if os.fork() == 0:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command, which may have something to say
-        os.close(write)
-        with os.fdopen(read, "rb") as lines:
-            for line in lines:
+        try:
+            for number in (signal.SIGINT, signal.SIGTERM):  # for the command, which may have something to say
+                signal.signal(number, signal.SIG_IGN)
+            os.close(write)
+            for line in os.fdopen(read, "rb"):
                 if not NOTE.match(line):
                     os.write(real, line)
-        os._exit(0)
+        finally:
+            os._exit(0)  # also if nobody reads standard error: this process must not go on as a second command
     os.close(read)
     sys.stderr = os.fdopen(real, "w", buffering=1, encoding="utf-8", errors="backslashreplace")
     os.dup2(write, 2)
