@@ -27,8 +27,9 @@ class DamagedFile(ValueError):
 def whole(path):
     """A new path to write a file or a folder to; it takes the place of `path` when the block ends without an error.
 
-    The new path lies in a private folder beside `path`. A process that is killed leaves the earlier file or folder
-    where it was, or, between the two renames that replace a folder, a complete new one that `settle` puts in place.
+    The new path lies in a private folder beside `path`, which one writer holds at a time. A process that is killed
+    leaves the earlier file or folder where it was, or, between the two renames that replace a folder, a complete new
+    one that `settle` puts in place.
 
     >>> import tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "words"
@@ -39,13 +40,13 @@ def whole(path):
     """
     path = pathlib.Path(path)
     settle(path)
-    private = _private(path)
-    try:
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _remove(private)  # of a process that was killed; a link is removed, not followed
-            private.mkdir()
-            new = _new(path)
+    private, new = _private(path), _new(path)
+    if private.is_symlink() or not private.is_dir():
+        private.unlink(missing_ok=True)  # a link is removed, not followed
+    with writing(path), locked(private):
+        try:
+            for rest in (new, private / ".old"):  # of a process that was killed
+                _remove(rest)
             yield new
             for file in (new, *new.rglob("*")) if new.is_dir() else (new,):
                 if file.is_file():
@@ -54,10 +55,10 @@ def whole(path):
                 os.replace(path, private / ".old")
             os.replace(new, path)
             _sync(path.parent)
-    finally:
-        if (private / ".old").is_dir() and not path.exists():
-            os.replace(private / ".old", path)
-        _remove(private)
+        finally:
+            if (private / ".old").is_dir() and not path.exists():
+                os.replace(private / ".old", path)
+            _remove(private)
 
 
 @contextlib.contextmanager

@@ -111,6 +111,16 @@ with files.locked({str(tmp_path)!r}):
             pass
 
 
+def test_of_two_writers_the_second_is_refused(tmp_path):
+    folder = tmp_path / "folder"
+    with files.whole(folder) as new:
+        new.mkdir()
+        (new / "file").write_text("of the first")
+        with pytest.raises(ValueError, match="another process is using this folder"), files.whole(folder):
+            pass
+    assert (folder / "file").read_text() == "of the first" and [*tmp_path.iterdir()] == [folder]
+
+
 def test_any_byte_of_a_json_file_matters(tmp_path):
     path = tmp_path / "settings.json"
     content = {"max_length": 64, "name": "é", "files": {"a": "b"}}
