@@ -9,6 +9,7 @@ import os
 import pathlib
 import sys
 import warnings
+import zlib
 
 from keras_tfm import exported, files, flags, logs
 from keras_tfm.files import DATES
@@ -48,7 +49,7 @@ RUNTIMES = {
 
 
 def main():
-    """Runs the command line of the process; what it returns would be its exit status."""
+    """Runs the command line of the process."""
     warnings.formatwarning = lambda message, *_: f"keras-tfm: warning: {message}\n"
     run(sys.argv[1:], logs.without_developer_notes)
 
@@ -82,13 +83,16 @@ def run(argv, prepare=lambda: None):
 
 def _afterwards(command, arguments):
     """What an interrupted command has left behind, and how to go on."""
-    if command is translate and arguments["out"]:
+    if command is translate and arguments["out"] and arguments["files"]:
         return "; the same command goes on where it stopped"
     if command is not train or "keras_tfm.runs" not in sys.modules:
         return ""
     from keras_tfm import runs
 
-    step = runs.saved_step(arguments["out"])
+    try:
+        step = runs.saved_step(arguments["out"])
+    except ValueError as error:
+        return f"; {error}"
     if not step:
         return " before anything was saved"
     return (
@@ -271,6 +275,8 @@ def write_translations(translator, lines, out, total, task):
                 bar.add(len(chunk))
             os.fsync(file.fileno())
     except OSError as error:
+        if error.errno is None:
+            raise
         raise OSError(error.errno, error.strerror, str(out)) from error
     os.replace(partial, out)
     record.unlink()
@@ -351,14 +357,17 @@ def info(model):
 
 
 def _lines(path):
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-        yield from _decoded(file)
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+            yield from _decoded(file)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path}: must be a whole .gz file. Received: {error}") from error
 
 
 def _decoded(file):
     """Lines of a binary file; what is no UTF-8 becomes U+FFFD, and is said."""
     for number, line in enumerate(file, 1):
-        line = line.rstrip(b"\r\n")
+        line = line.rstrip(b"\r\n").removeprefix(b"\xef\xbb\xbf" if number == 1 else b"")
         text = line.decode("utf-8", "replace")
         if "\ufffd" in text and text.encode() != line:
             print(f"line {number}: not UTF-8, and read with \ufffd in its place", file=sys.stderr)
@@ -385,9 +394,12 @@ def _identity(path):
     if path.is_file():
         return files.checksum(path)
     ignored = {"data", "checkpoints", "tensorboard", "metrics.csv", "learning_curve.png", ".lock"}
-    found = sorted(file for file in path.rglob("*") if file.is_file())
-    inside = {str(file.relative_to(path)): file for file in found if file.relative_to(path).parts[0] not in ignored}
-    return {name: files.checksum(file) for name, file in inside.items()}
+    found = {file.relative_to(path): file for file in sorted(path.rglob("*")) if file.is_file()}
+    return {
+        str(name): files.checksum(file)
+        for name, file in found.items()
+        if name.parts[0] not in ignored and not name.parts[0].endswith(".unfinished")
+    }
 
 
 COMMANDS = {command.__name__: command for command in (train, translate, evaluate, plot, export, finish, info)}

@@ -154,6 +154,9 @@ def all_options(recipe, given):
     for name in ("patience", "bleu"):
         if options[name] and not validated:
             raise ValueError(f"`{name}` must come with texts to validate on. Received: {name}={options[name]}")
+    one_of("preset", options["preset"], PRESETS)
+    if options["task"]:
+        one_of("task", options["task"], tasks.TASKS)
     return options
 
 

@@ -85,10 +85,10 @@ class Run(keras.callbacks.Callback):
             while True:  # twice at most: what is left of an epoch, and all others
                 self.place = self.restore(model)
                 epoch, step = self.place
-                if step and self.saved_steps_per_epoch != self.steps_per_epoch:
+                if self.saved_steps_per_epoch not in (None, self.steps_per_epoch):
                     raise ValueError(
                         f"`steps_per_epoch` must be {self.saved_steps_per_epoch}, since {self.folder / 'state.npz'} "
-                        f"stands within an epoch. Received: steps_per_epoch={self.steps_per_epoch}"
+                        f"was saved with it. Received: steps_per_epoch={self.steps_per_epoch}"
                     )
                 if epoch >= epochs or self.stopped_early():
                     model.optimizer.finalize_variable_values(model.trainable_variables)  # a moving average, if any

@@ -302,6 +302,13 @@ def test_information_about_a_saved_translator(folder, capsys):
     assert f"{Translator.load(folder).models[0].count_params():,}" in said
 
 
+def test_a_file_that_is_cut_off_is_named(folder, tmp_path):
+    for content in (gzip.compress(b"a dog\n" * 99)[:-9], b"no archive"):
+        (tmp_path / "texts.gz").write_bytes(content)
+        with pytest.raises(SystemExit, match=r"texts.gz: must be a whole .gz file. Received: "):
+            cli.run(["translate", str(folder), str(tmp_path / "texts.gz"), *OPTIONS, "--beams", "1"])
+
+
 def test_nothing_comes_from_an_empty_file(folder, tmp_path, capsys):
     (tmp_path / "empty").write_text("")
     cli.run(["translate", str(folder), str(tmp_path / "empty"), *OPTIONS])
