@@ -51,7 +51,13 @@ RUNTIMES = {
 def main():
     """Runs the command line of the process."""
     warnings.formatwarning = lambda message, *_: f"keras-tfm: warning: {message}\n"
-    run(sys.argv[1:], logs.without_developer_notes)
+    try:
+        run(sys.argv[1:], logs.without_developer_notes)
+    except SystemExit as stop:
+        if stop.code not in (130, 143):
+            raise
+        sys.stdout.flush()
+        os._exit(stop.code)  # all is saved; TensorFlow may wait half a minute for the threads that read its data
 
 
 def run(argv, prepare=lambda: None):
@@ -134,10 +140,19 @@ def require_backend():
         require(backend_package())
 
 
-def check_files(*paths):
+def check_files(*paths, hint=""):
     for path in paths:
+        if path is not None and path.is_dir():
+            raise ValueError(f"{path}: must be a file. Received: a folder")
         if path is not None and not path.is_file():
-            raise FileNotFoundError(f"{path}: there is no such file")
+            raise FileNotFoundError(f"{path}: there is no such file{hint}")
+
+
+def check_not_in_use(folder):
+    """Raises an error now, rather than after Keras has been imported, if another process trains in a folder."""
+    if folder.is_dir():
+        with files.locked(folder):
+            pass
 
 
 def check_model(model):
@@ -172,6 +187,10 @@ def train(out, recipe, **given):
     if out.exists() and not out.is_dir():
         raise ValueError(f"`out` must be a folder. Received: {out}, a file")
     check_files(*(given.get(name) for name in ("source", "target", "valid_source", "valid_target")))
+    for source, target in (("source", "target"), ("valid_source", "valid_target")):
+        if given.get(source) and not given.get(target) and ".tsv" not in given[source].suffixes:
+            raise ValueError(f"`{target}` must be given, unless {source} is a .tsv. Received: {source}={given[source]}")
+    check_not_in_use(out)
     require_backend()
     require(*["sentencepiece"] * (given.get("tokenizer") != "bytes"), *["sacrebleu"] * ("bleu" in given))
     require(*["babel"] * (given.get("task") == "dates"))
@@ -204,6 +223,7 @@ def finish(model, average):
     """Writes `model.keras` of an interrupted run, see `keras-tfm finish --help`."""
     if not (model / "config.json").exists():
         raise FileNotFoundError(f"{model}: must be the folder of a run, as `keras-tfm train` makes it")
+    check_not_in_use(model)
     require_backend()
     from keras_tfm import runs
 
@@ -228,12 +248,16 @@ def load_translator(model, form=None, **options):
 
 def translate(model, files, text, out, **options):
     """Translates lines of files or of standard input, see `keras-tfm translate --help`."""
-    check_files(*files)
+    if model is not None and model.is_file():
+        raise ValueError(f"`model` must be a folder, and comes before the files. Received: {model}")
+    check_files(*files, hint="; a text goes to --text")
+    if out is not None and any(out.exists() and file.samefile(out) for file in files):
+        raise ValueError(f"`out` must be another file than those to translate. Received: {out}")
     if text and files:
         raise ValueError(f"`text` must not be given beside files. Received: both, {text} and {list(map(str, files))}")
     if model is None:
         model = DATES
-        print("no MODEL: dates in 10 languages, a line each, as 3. Mai 2023 → 2023-05-03", file=sys.stderr)
+        print("no MODEL given: using the package's translator of dates (3. Mai 2023 → 2023-05-03)", file=sys.stderr)
     if out is not None and out.is_dir():
         raise ValueError(f"`out` must be a file. Received: {out}, a folder")
     translator = load_translator(model, check_model(model), **options)

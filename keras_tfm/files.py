@@ -167,6 +167,8 @@ def reading(path, remedy=RESTORE):
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{error.filename or path}: is missing; {remedy}") from error
     except Exception as error:  # parsers of damaged files raise nearly everything
+        if isinstance(error, ImportError) and "pip install" in str(error):  # nothing is wrong with the file
+            raise
         raise DamagedFile(path, error, remedy) from error
 
 

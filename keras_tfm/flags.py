@@ -78,7 +78,8 @@ def _command(commands, name, text, optional=False, **options):
     parser = commands.add_parser(name, help=text, **{"description": f"{text.capitalize()}.", **options})
     parser.set_defaults(command=name)
     more = "; without one, the translator of dates that comes with the package" if optional else ""
-    what = "folder of a run (`keras-tfm train`, finished or not), of a saved translator or of an export"
+    exports = name in ("translate", "evaluate", "info")
+    what = "folder of a run (`keras-tfm train`, finished or not) or of a saved translator" + ", or an export" * exports
     parser.add_argument("model", nargs="?" if optional else None, type=pathlib.Path, help=what + more)
     return parser
 
@@ -112,7 +113,11 @@ def add_train(commands):
     add("--vocab_size", type=positive, help="most tokens in a vocabulary (default: by corpus, 8,000 to 32,000)")
     add("--separate", action="store_true", help="a vocabulary for each side instead of one for both")
     add("--sampling", type=float, help="subword sampling: share of BPE merges left out (default: 0)")
-    add("--samples", type=positive, help="number of samples of the corpus that are made for it (default: 10)")
+    add(
+        "--samples",
+        type=positive,
+        help="with --sampling: how many differently split copies of the corpus to make (default: 10)",
+    )
     add("--batch_tokens", type=positive, help="most tokens per batch and side, with padding (default: by corpus)")
     add("--num_shapes", type=positive, help="most different batch shapes; XLA compiles each (default: by machine)")
     add = parser.add_argument_group("model").add_argument
@@ -121,7 +126,11 @@ def add_train(commands):
         action = {"action": argparse.BooleanOptionalAction} if kind is bool else {"type": kind}
         add(f"--{name}", help=text, **({"choices": kind} if isinstance(kind, tuple) else action))
     add = parser.add_argument_group("training").add_argument
-    add("--steps", type=positive, help="number of updates, rounded up to whole epochs (default: by corpus)")
+    add(
+        "--steps",
+        type=positive,
+        help="number of updates, rounded up to whole epochs, see --steps_per_epoch (default: by corpus)",
+    )
     add("--passes", type=positive, help="how often to go over the texts, if --steps is not given")
     add("--steps_per_epoch", type=positive, help="updates between checkpoints (default: one pass, at most 1,000)")
     add("--save_minutes", type=float, help="how often the state is saved between checkpoints (default: 3)")

@@ -32,7 +32,8 @@ def describe(folder):
         found = [("kind", "saved translator" + (f" of {len(models)} models" if len(models) > 1 else ""))]
         with files.reading(models[0]):
             return [*found, *_of_model(models[0]), *_tokenizers(folder), *_size(folder)]
-    raise FileNotFoundError(f"{folder}: holds no run, no saved translator and no export")
+    more = "; only the state of a `Run.fit`" if (folder / "state.npz").exists() else ""
+    raise FileNotFoundError(f"{folder}: holds no run, no saved translator and no export{more}")
 
 
 def _of_export(folder):

@@ -8,7 +8,8 @@ import sys
 # TensorFlow's C++ code logs before it has read TF_CPP_MIN_LOG_LEVEL: information and warnings, and the error that a
 # machine without an NVIDIA driver has none. LiteRT says what it computes with.
 NOTE = re.compile(
-    rb"WARNING: All log messages before absl::InitializeLog|INFO: Created TensorFlow Lite|[IW]\d{4} \d\d:\d\d:\d|"
+    rb"WARNING: All log messages before absl::InitializeLog|INFO: Created TensorFlow Lite|normalizer\.cc|"
+    rb"[IW]\d{4} \d\d:\d\d:\d|"
     rb"E0000 \d\d:\d\d:\d.*(cuInit|oneDNN supports|computation_placer|cuda_(dnn|fft|blas)|Unable to register)"
 )
 

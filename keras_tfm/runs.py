@@ -69,7 +69,7 @@ class Run(keras.callbacks.Callback):
             raise ValueError(f"`minutes` must be positive. Received: {minutes=}")
         self.seconds, self.place, self.saved_place = 60 * minutes, Place(), Place()
         self.history, self.sibling_state, self.metrics, self.patience = [], [], [], None
-        self.steps_per_epoch = self.saved_steps_per_epoch = self.signal = None
+        self.steps_per_epoch = self.saved_steps_per_epoch = self.divided_epoch = self.signal = None
 
     def fit(self, model, batches, epochs, steps_per_epoch=None, callbacks=(), **options):
         """Trains like `model.fit`, from where the last run in this folder was stopped.
@@ -85,6 +85,7 @@ class Run(keras.callbacks.Callback):
             while True:  # twice at most: what is left of an epoch, and all others
                 self.place = self.restore(model)
                 epoch, step = self.place
+                self.divided_epoch = epoch + 1 if step else None
                 if self.saved_steps_per_epoch not in (None, self.steps_per_epoch):
                     raise ValueError(
                         f"`steps_per_epoch` must be {self.saved_steps_per_epoch}, since {self.folder / 'state.npz'} "
@@ -98,7 +99,7 @@ class Run(keras.callbacks.Callback):
                     batches.repeat(epoch * self.steps_per_epoch + step),
                     steps_per_epoch=self.steps_per_epoch - step,
                     initial_epoch=epoch,
-                    epochs=epoch + 1 if step else epochs,
+                    epochs=epochs,
                     callbacks=[*callbacks, *self.siblings, self],
                     shuffle=False,
                     **options,
@@ -161,6 +162,8 @@ class Run(keras.callbacks.Callback):
         files.write_arrays(self.folder / "checkpoints" / f"{epoch + 1:05d}.npz", weights)
         self.write_metrics()
         self.save()
+        if len(self.history) == self.divided_epoch:
+            self.model.stop_training = True  # the epochs behind it have all their steps, in another `fit`
         for other in {*_all_checkpoints(self.folder)} - {*checkpoints(self.folder)[-self.keep :]}:
             other.unlink()
         self.raise_interrupted()

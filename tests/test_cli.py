@@ -243,7 +243,11 @@ except SystemExit as error:
     "line, word",
     [
         ("translate no/such", "Text goes to standard input or to --text"),
-        ("translate . no/such", "no/such: there is no such file"),
+        ("translate . no/such", "no/such: there is no such file; a text goes to --text"),
+        ("translate x .", "`model` must be a folder, and comes before the files"),
+        ("translate MODEL x --out x", "`out` must be another file than those to translate. Received: x"),
+        ("translate MODEL .", ".: must be a file. Received: a folder"),
+        ("train --source x", "`target` must be given, unless source is a .tsv"),
         ("translate .", "must hold a model.keras"),
         ("evaluate . --source no/such --reference x", "no/such: there is no such file"),
         ("plot no/such text", "`model` must be a folder"),

@@ -171,6 +171,12 @@ def test_any_bit_of_an_array_matters(tmp_path):
             files.read_arrays(path)
 
 
+def test_a_missing_package_is_no_damage(tmp_path):
+    for error, expected in ((ImportError("pip install x"), ImportError), (ImportError("x"), files.DamagedFile)):
+        with pytest.raises(expected), files.reading(tmp_path):
+            raise error
+
+
 def test_nothing_is_unpickled(tmp_path):
     np.save(tmp_path / "evil.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     os.replace(tmp_path / "evil.npy", tmp_path / "evil.npz")
