@@ -65,7 +65,9 @@ def test_kernels_are_those_of_a_context_in_its_own_thread():
 
 
 @IN_TENSORFLOW
-@pytest.mark.parametrize("form, jit_compile", [("litert", False), ("saved_model", True)])
+@pytest.mark.parametrize(
+    "form, jit_compile", [("litert", False), pytest.param("saved_model", True, marks=pytest.mark.slow)]
+)
 def test_an_export_changes_nothing_that_other_threads_translate(form, jit_compile, tmp_path, monkeypatch):
     monkeypatch.setattr("keras_tfm.backend.JIT_COMPILE", jit_compile)
     model, tokenizer = small_translator("bytes").models[0], small_translator("bytes").source_tokenizer
