@@ -240,6 +240,7 @@ def test_bad_options_are_refused():
             pipeline.all_options("default", given)
 
 
+@(pytest.mark.slow if BACKEND == "tensorflow" else lambda test: test)  # 26 s there, 18 s on JAX
 def test_every_variant_trains(texts, tmp_path):
     """Moving averages, accumulation, packing, sampling, early stopping: by the same way, to a result that loads."""
     valid = {"valid_source": texts, "patience": 1, "bleu": 4}
