@@ -11,6 +11,7 @@ import keras_tfm
 PACKAGE = pathlib.Path(keras_tfm.__file__).parent
 ORDER = [
     "arguments",
+    "extras",
     "files",
     "progress",
     "kernels",
