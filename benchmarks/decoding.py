@@ -21,7 +21,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tfm import backend, decoding, evaluation
+from keras_tfm import decoding, evaluation, kernels
 from keras_tfm.data import read_lines
 from keras_tfm.layers import sinusoids
 from keras_tfm.text import END, PAD, START
@@ -59,11 +59,11 @@ def beside_naive(translator, options, batch=8, steps=32):
     (model,), sentences = translator.models, val(options)[0]
     rows = [ids for ids in translator.source_tokenizer.encode(sentences) if 20 <= len(ids) < 32][:batch]
     sources = padded(rows, batch, 32)
-    cached = backend.compiled(
+    cached = kernels.compiled(
         lambda sources, length: decoding.greedy(model.start, model.step, sources, length, min_length=length),
         model.variables,
     )
-    forward = backend.compiled(lambda inputs, length: model(inputs), model.variables)
+    forward = kernels.compiled(lambda inputs, length: model(inputs), model.variables)
 
     def naive(call):  # the tutorials' way: all tokens so far, again and again
         target = np.full((batch, steps + 1), PAD, "int32")
@@ -125,7 +125,7 @@ def beside_keras_hub(translator, options):
         )
         return ids[:, 1:]
 
-    compare("keras-hub BeamSampler", backend.compiled(search, model.variables), translator, options)
+    compare("keras-hub BeamSampler", kernels.compiled(search, model.variables), translator, options)
 
 
 def beside_marian(translator, options):
@@ -224,7 +224,7 @@ def compare(peer, search, translator, options):
         search = {"max_length": longest(width), "limits": limits, "length_penalty": options.length_penalty}
         return decoding.beam_search(model.start, model.step, sources, beams=options.beams, **search)[0][:, 0]
 
-    ways = {"ours": backend.compiled(ours, model.variables), peer: search}
+    ways = {"ours": kernels.compiled(ours, model.variables), peer: search}
     rows = translator.source_tokenizer.encode(sentences)
     order = sorted(range(len(rows)), key=lambda number: len(rows[number]))
     ids, seconds = {name: [None] * len(rows) for name in ways}, dict.fromkeys(ways, 0.0)

@@ -10,8 +10,8 @@ import math
 import keras
 import numpy as np
 
-from keras_tfm import backend
 from keras_tfm.arguments import positive
+from keras_tfm.backend.feeding import Feed
 from keras_tfm.text import END, START
 
 BLOCK = 2**20  # pairs that are shuffled together; memory grows with this, not with the corpus
@@ -64,7 +64,7 @@ def choose_shapes(counts, num_shapes):
     return sorted({tuple(shape) for shape in shapes}, key=lambda shape: (sum(shape), shape))
 
 
-class _Epochs(backend.Feed):
+class _Epochs(Feed):
     """Batches of epoch after epoch; which pairs are in them and how they look is for subclasses to say, block by block:
 
     _plan(sample, epoch, block): a list with what each batch of a block holds; as long in every epoch.
@@ -146,7 +146,7 @@ class _Epochs(backend.Feed):
         return np.random.default_rng([self.seed, *numbers])
 
 
-class _Endless(backend.Feed):
+class _Endless(Feed):
     """Batches, epoch after epoch."""
 
     num_batches = None  # Keras' word for: without end

@@ -6,6 +6,7 @@ traced with. Exports have kernels of their own, in their modules.
 
 import contextlib
 import contextvars
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -13,6 +14,8 @@ from typing import NamedTuple
 import keras
 import numpy as np
 from keras import ops
+
+from keras_tfm.backend import compiling
 
 NEVER = -1e9  # the logarithm of no probability at all; finite, so that differences are numbers
 FEW_ROWS = 16  # up to which `_product_of_few` is faster on a processor
@@ -140,3 +143,22 @@ def _maxima_by_halves(x):
 
 
 XLA = Kernels(joins=_few, product=_product_of_few, maxima=_maxima_by_halves)
+
+
+def compiled(function, variables, locks=(), jit_compile=True):
+    """`function(array, size)` with one program for each shape and size, for inference; several threads may call it.
+
+    Args:
+        function: of an array, or a tree of arrays, and an integer.
+        variables: those that `function` uses; a program sees their values at the time of each call.
+        locks: those of the models that own the variables, see `SequenceModel.running`; used on JAX.
+        jit_compile: whether XLA compiles the program on TensorFlow: slow to start, faster afterwards.
+    """
+    if compiling.uses_xla(jit_compile):
+        function = functools.partial(_run_for_xla, function)
+    return compiling.compiled(function, variables, locks, jit_compile)
+
+
+def _run_for_xla(function, *arguments):
+    with using(XLA):
+        return function(*arguments)

@@ -14,8 +14,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tfm import backend, decoding, evaluation
+from keras_tfm import decoding, evaluation, kernels
 from keras_tfm.arguments import positive
+from keras_tfm.backend.replicas import mean_over_replicas
 from keras_tfm.batches import model_inputs, padded
 from keras_tfm.progress import Progress
 from keras_tfm.text import PAD
@@ -49,7 +50,7 @@ class MinimumRisk(keras.losses.Loss):
         scores = -ops.reshape(ops.sum(losses * real, axis=-1), (-1, self.samples))  # log-probabilities
         costs = ops.cast(ops.reshape(sample_weight, (-1, self.samples)), "float32")
         risks = ops.softmax(self.sharpness * scores) * costs  # (groups, samples)
-        return backend.mean_over_replicas(ops.sum(risks), ops.cast(ops.shape(risks)[0], "float32"))
+        return mean_over_replicas(ops.sum(risks), ops.cast(ops.shape(risks)[0], "float32"))
 
     def get_config(self):
         return {**super().get_config(), "samples": self.samples, "sharpness": self.sharpness}
@@ -86,7 +87,7 @@ def sample_hypotheses(
     sides = ([pair[side] for pair in pairs] for side in (0, 1))
     source, labels = (np.repeat(padded(side, max_length), samples, axis=0) for side in sides)
     chances = np.random.default_rng(seed).random(labels.shape, "float32")
-    draw = backend.compiled(
+    draw = kernels.compiled(
         lambda inputs, length: decoding.sample(
             model.start, model.step, inputs["source"], length, seed=inputs["chances"], temperature=temperature
         ),

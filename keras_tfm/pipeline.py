@@ -6,8 +6,9 @@ import pathlib
 
 import keras
 
-from keras_tfm import backend, data, evaluation, files, plots, runs, tasks, text, training
+from keras_tfm import data, evaluation, files, plots, runs, tasks, text, training
 from keras_tfm.arguments import one_of
+from keras_tfm.backend import machine
 from keras_tfm.batches import Batches, PackedBatches
 from keras_tfm.models import PRESETS, transformer
 from keras_tfm.translator import Translator
@@ -107,7 +108,7 @@ def train(out, recipe="default", say=print, **given):
         keras.utils.set_random_seed(options["seed"])
         tokenizers = make_tokenizers(out, pairs, texts, options)
         encoded, valid_encoded = encode(out / "data", pairs, valid, tokenizers, options)
-        options = suited_batches(options, encoded[0], backend.machine())
+        options = suited_batches(options, encoded[0], machine.current())
         batches = serve(encoded, options, copies=2 if options["r_drop"] else 1)
         valid_batches = None if valid is None else serve(valid_encoded, options, shuffle=False)
         options = suited_schedule(options, len(batches), encoded[0])
@@ -305,7 +306,7 @@ def new_run(out, options):
 
 def watching(out, run, model, valid, tokenizers, batches, options, say):
     """Callbacks that tell how training goes."""
-    hint = "" if backend.machine().accelerated else CPU_HINT
+    hint = "" if machine.current().accelerated else CPU_HINT
     callbacks = [keras.callbacks.SwapEMAWeights()] if options["ema"] else []
     callbacks += [training.TokensPerSecond(batches.mean_tokens())]
     if options["verbose"]:

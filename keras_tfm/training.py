@@ -7,8 +7,9 @@ import keras
 import numpy as np  # noqa: F401, for the examples
 from keras import ops
 
-from keras_tfm import backend, files
+from keras_tfm import files
 from keras_tfm.arguments import positive, rate
+from keras_tfm.backend.replicas import mean_over_replicas, num_replicas
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
@@ -65,7 +66,7 @@ def token_weights(labels, sample_weight=None):
 
 def token_mean(values, weights):
     """Weighted mean: (batch, length) twice → scalar."""
-    return backend.mean_over_replicas(ops.sum(values * weights), ops.sum(weights))
+    return mean_over_replicas(ops.sum(values * weights), ops.sum(weights))
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
@@ -113,10 +114,10 @@ class SmoothedCrossentropy(keras.losses.Loss):
 
     def disagreement(self, y_true, y_pred, weights):
         """Mean Kullback-Leibler divergence, both ways, of rows i and i + batch/2 where their labels are the same."""
-        if backend.num_replicas() > 1:
+        if num_replicas() > 1:
             raise ValueError(
                 "`r_drop` must be 0 where several replicas train together: the two copies of a row are on different "
-                f"ones. Received: r_drop={self.r_drop}, {backend.num_replicas()} replicas"
+                f"ones. Received: r_drop={self.r_drop}, {num_replicas()} replicas"
             )
         half = y_true.shape[0] // 2 if y_true.shape[0] else ops.shape(y_true)[0] // 2
         first, second = (ops.log_softmax(ops.cast(y, "float32")) for y in (y_pred[:half], y_pred[half : 2 * half]))

@@ -10,7 +10,7 @@ import warnings
 
 from keras import ops
 
-from keras_tfm import backend, decoding, exported, files, runs, text
+from keras_tfm import decoding, exported, files, kernels, runs, text
 from keras_tfm.arguments import one_of, positive, strings
 from keras_tfm.batches import padded
 from keras_tfm.progress import Progress
@@ -48,6 +48,8 @@ class Translator:
     >>> len(translator(["one text", "", "and another"]))
     3
     """
+
+    jit_compile = True  # whether XLA compiles the search on TensorFlow: slow to start, faster afterwards
 
     def __init__(
         self, model, source_tokenizer, target_tokenizer=None, beams=4, batch_size=64, max_length=512, **options
@@ -229,7 +231,9 @@ class Translator:
             if n not in self._programs:
                 variables = [variable for model in self.models for variable in model.variables]
                 locks = [model.running for model in self.models]
-                self._programs[n] = backend.compiled(functools.partial(self.search, n=n), variables, locks)
+                self._programs[n] = kernels.compiled(
+                    functools.partial(self.search, n=n), variables, locks, self.jit_compile
+                )
             return self._programs[n]
 
     def _constraints(self):

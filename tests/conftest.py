@@ -49,7 +49,7 @@ def same_seed():
 def one_width(monkeypatch):
     """All sources of a translator have one width, and TensorFlow no XLA: fewer programs to compile."""
     monkeypatch.setattr("keras_tfm.translator.WIDTHS", ())
-    monkeypatch.setattr("keras_tfm.backend.JIT_COMPILE", False)
+    monkeypatch.setattr(Translator, "jit_compile", False)
 
 
 def pairwise(*choices):

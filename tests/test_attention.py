@@ -384,7 +384,7 @@ def test_a_cache_that_turns_out_too_short_when_it_runs_gives_nan_rather_than_a_w
 
 def test_a_start_must_be_whole():
     layer = cached_layer(causal=True)
-    with pytest.raises(ValueError, match="`start` must be whole"):
+    with pytest.raises(ValueError, match="`start` must be an integer"):
         layer(X[:, :1], cache=layer.empty_cache(BATCH, 4), start=1.7)
 
 

@@ -14,6 +14,7 @@ from conftest import IN_TENSORFLOW, TEXTS, small_translator
 from test_text import damages
 
 from keras_tfm import export, exported, files
+from keras_tfm.translator import Translator
 
 pytestmark = [IN_TENSORFLOW, pytest.mark.xdist_group("exported")]  # one export of each form for all
 
@@ -45,7 +46,7 @@ def folders(translator, tmp_path_factory):
 @pytest.fixture(scope="module")
 def expected(translator):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("keras_tfm.backend.JIT_COMPILE", False)
+        patch.setattr(Translator, "jit_compile", False)
         return translator(TEXTS)
 
 

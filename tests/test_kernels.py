@@ -6,7 +6,7 @@ import pytest
 from conftest import IN_TENSORFLOW, PRECISIONS, TEXTS, TOLERANCE, array, assert_close, normal, small_translator, spread
 from keras import ops
 
-from keras_tfm import backend, export, kernels
+from keras_tfm import export, kernels
 from keras_tfm.layers import FeedForward, MultiHeadSelfAttention
 from keras_tfm.models.transformer import TokenEmbedding
 from keras_tfm.translator import Translator
@@ -29,7 +29,7 @@ def test_few_rows_come_out_as_among_many(name, dtype, monkeypatch):
     layer, x = OF_FEW[name](dtype), normal(8, 5, 16)
     layer.build(x.shape)
     spread(layer)
-    program = backend.compiled(
+    program = kernels.compiled(
         lambda x, size: layer(x, **({"reverse": True} if name == "logits" else {})), layer.variables
     )
     many = program(x, 0)
@@ -69,7 +69,7 @@ def test_kernels_are_those_of_a_context_in_its_own_thread():
     "form, jit_compile", [("litert", False), pytest.param("saved_model", True, marks=pytest.mark.slow)]
 )
 def test_an_export_changes_nothing_that_other_threads_translate(form, jit_compile, tmp_path, monkeypatch):
-    monkeypatch.setattr("keras_tfm.backend.JIT_COMPILE", jit_compile)
+    monkeypatch.setattr(Translator, "jit_compile", jit_compile)
     model, tokenizer = small_translator("bytes").models[0], small_translator("bytes").source_tokenizer
 
     def new():

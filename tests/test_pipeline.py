@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from conftest import BACKEND, array
 
-from keras_tfm import backend, cli, files, pipeline, runs
+from keras_tfm import cli, files, pipeline, runs
+from keras_tfm.backend import machine
 from keras_tfm.translator import Translator
 
 pytestmark = pytest.mark.xdist_group("pipeline")  # one run for most of these tests
@@ -158,7 +159,7 @@ def test_another_machine_goes_on_with_the_same_batches(texts, tmp_path, monkeypa
     chosen = {"batch_tokens": None, "steps_per_epoch": None, "num_shapes": None, "steps": None, "warmup_steps": None}
     train(tmp_path, texts, **{**chosen, "passes": 2, "average": 1})
     before = runs.read_config(tmp_path)
-    monkeypatch.setattr(backend, "machine", lambda: backend.Machine(True, 8, OPTIONS["jit_compile"]))
+    monkeypatch.setattr(machine, "current", lambda: machine.Machine(True, 8, OPTIONS["jit_compile"]))
     train(tmp_path, texts, **{**chosen, "passes": 4, "average": 1})
     after = runs.read_config(tmp_path)
     assert {**before, "steps": after["steps"], "options": after["options"]} == after
@@ -209,8 +210,7 @@ def test_defaults_suit_the_texts_and_the_machine(accelerated):
     for pairs in (10_000, 100_000, 1_000_000):
         encoded = SimpleNamespace(targets=SimpleNamespace(tokens=range(20 * pairs)))
         options = pipeline.all_options("default", {"task": "reverse"})
-        machine = backend.Machine(accelerated, 4, "auto")
-        options = pipeline.suited_batches(options, encoded, machine)
+        options = pipeline.suited_batches(options, encoded, machine.Machine(accelerated, 4, "auto"))
         steps_per_pass = 20 * pairs // options["batch_tokens"]
         found.append(pipeline.suited_schedule(options, steps_per_pass, encoded))
         assert found[-1]["steps"] % found[-1]["steps_per_epoch"] == 0

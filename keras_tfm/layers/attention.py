@@ -10,8 +10,9 @@ from functools import partial
 import keras
 from keras import ops
 
-from keras_tfm import backend, kernels, recording
+from keras_tfm import kernels, recording
 from keras_tfm.arguments import one_of, positive, rate
+from keras_tfm.backend import fused, tensors
 from keras_tfm.layers import masks
 from keras_tfm.layers.base import as_matrices, fresh, initializer
 from keras_tfm.layers.positions import SCHEMES
@@ -326,7 +327,7 @@ class MultiHeadAttention(masks.MaskedLayer):
                 weigh = partial(self.weigh, start=self.window, training=training)
                 return local_attention(weigh, q, k, v, self.window, self.causal, key_mask)
             if plain and not self.window and kernels.current().fused_attention:
-                context = backend.fused_attention(q, k, v, key_mask, self.causal)
+                context = fused.fused_attention(q, k, v, key_mask, self.causal)
                 if context is not None:
                     return context
         return self.full_context(q, k, v, key_mask, attention_mask, training=training)
@@ -403,7 +404,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
 
     def call(self, x, mask=None, attention_mask=None, cache=None, start=0, training=None):
         q, k, v = self.projections(x)
-        start = backend.whole("start", start)
+        start = tensors.whole("start", start)
         places = ops.arange(ops.shape(x)[1], dtype="int32") + start
         q, k = self.scheme.rotate(q, places), self.scheme.rotate(k, places)
         if cache is None:
@@ -434,7 +435,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         for layer in layers:
             heads = layer.kernel.shape[1:]  # (heads, head_dim)
             part = found[..., first : first + math.prod(heads)]
-            parts.append(backend.reshape(part, (*ops.shape(x)[:2], *heads)))
+            parts.append(tensors.reshape(part, (*ops.shape(x)[:2], *heads)))
             first += math.prod(heads)
         return parts
 
@@ -454,7 +455,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
             raise ValueError("`cache` needs causal=True, since cached tokens see no later ones. Received: causal=False")
         if not kernels.current().checks_room:
             return q
-        room, first, count = ops.shape(cache["k"])[2], backend.known(start), ops.shape(q)[1]
+        room, first, count = ops.shape(cache["k"])[2], tensors.known(start), ops.shape(q)[1]
         if first is None or not (isinstance(room, int) and isinstance(count, int)):
             return ops.where(ops.logical_and(start >= 0, start + count <= room), q, math.nan)
         if first < 0 or first + count > room:
@@ -465,7 +466,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
 def _grouped(x, heads):
     """The same rows for another number of heads: (b, g, n, d) → (b, heads, n · g / heads, d)."""
     batch, groups, rows, dim = ops.shape(x)
-    return x if groups == heads else backend.reshape(x, (batch, heads, rows * groups // heads, dim))
+    return x if groups == heads else tensors.reshape(x, (batch, heads, rows * groups // heads, dim))
 
 
 def _swapped(x):

@@ -5,7 +5,7 @@ import inspect
 import keras
 from keras import ops
 
-from keras_tfm.backend import get_keras_mask
+from keras_tfm.backend.private import get_keras_mask
 from keras_tfm.layers.base import Layer
 
 

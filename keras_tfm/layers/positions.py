@@ -10,8 +10,9 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from keras_tfm import backend, kernels
+from keras_tfm import kernels
 from keras_tfm.arguments import one_of, positive
+from keras_tfm.backend import tensors
 
 
 def sinusoids(positions, dim):
@@ -65,14 +66,14 @@ class PositionalEncoding(keras.layers.Layer):
     def call(self, x, positions=None, start=0):
         length = ops.shape(x)[1]
         if positions is None:
-            start = backend.whole("start", start)
+            start = tensors.whole("start", start)
             positions, last = (
                 ops.expand_dims(ops.arange(length, dtype="int32") + start, 0),
-                backend.known(start + length - 1),
+                tensors.known(start + length - 1),
             )
         else:
-            positions = backend.whole("positions", positions)
-            last = backend.known(ops.max(positions))
+            positions = tensors.whole("positions", positions)
+            last = tensors.known(ops.max(positions))
         if self.kind == "learned" and last is not None and last >= self.max_length:
             raise ValueError(
                 "`max_length` must exceed the position of every token. "

@@ -7,8 +7,9 @@ import threading
 import keras
 from keras import ops
 
-from keras_tfm import backend, kernels, recording
+from keras_tfm import kernels, recording
 from keras_tfm.arguments import one_of, positive, rate
+from keras_tfm.backend.tensors import without_mask
 from keras_tfm.layers import PositionalEncoding, TransformerDecoderBlock, TransformerEncoderBlock, masks
 from keras_tfm.layers.blocks import NORMS
 from keras_tfm.layers.positions import SCHEMES
@@ -276,7 +277,7 @@ def transformer(
         return decoder.make_cache(ops.shape(sources)[0], max_length, encode(sources))
 
     def step(tokens, position, cache):
-        x, cache = decoder(backend.without_mask(embed_target(tokens)), cache=cache, start=position)
+        x, cache = decoder(without_mask(embed_target(tokens)), cache=cache, start=position)
         return embed_target(x, reverse=True), cache
 
     def step_and_attention(tokens, position, cache):
@@ -359,7 +360,7 @@ def decoder_lm(vocab_size, tied_output=True, dtype=None, name=None, **options):
         return decoder.make_cache(ops.shape(sources)[0], max_length)
 
     def step(tokens, position, cache):
-        x, cache = decoder(backend.without_mask(embed(tokens)), cache=cache, start=position)
+        x, cache = decoder(without_mask(embed(tokens)), cache=cache, start=position)
         return embed(x, reverse=True), cache
 
     arguments = {"vocab_size": vocab_size, "tied_output": tied_output, "dtype": dtype, "name": name, **options}

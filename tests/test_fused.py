@@ -3,7 +3,7 @@ import pytest
 from conftest import BACKEND, TOLERANCE, assert_close, compiled, gradients, normal
 from keras import ops
 
-from keras_tfm import backend
+from keras_tfm.backend import fused
 from keras_tfm.layers import MultiHeadSelfAttention, attend, masks
 
 LENGTH = 6
@@ -13,8 +13,8 @@ X = normal(2, LENGTH, 16)
 
 @pytest.fixture
 def fused_calls(monkeypatch):
-    calls, kernel = [], backend.fused_attention
-    monkeypatch.setattr(backend, "fused_attention", lambda *args: calls.append(args) or kernel(*args))
+    calls, kernel = [], fused.fused_attention
+    monkeypatch.setattr(fused, "fused_attention", lambda *args: calls.append(args) or kernel(*args))
     return calls
 
 
@@ -67,7 +67,7 @@ def test_cudnn_path_is_exact_for_any_mask():
             return ops.where(shown, attend(q, k, v, mask=masks.combine(mask, past))[0], 0)  # noqa: B023
 
         def kernel(q, k, v):
-            context = backend.fused_attention(q, k, v, ops.convert_to_tensor(mask), causal)  # noqa: B023
+            context = fused.fused_attention(q, k, v, ops.convert_to_tensor(mask), causal)  # noqa: B023
             return ops.where(shown, context, 0)  # noqa: B023
 
         assert_close(compiled(kernel)(q, k, v), compiled(exact)(q, k, v), TOLERANCE["mixed_bfloat16"])

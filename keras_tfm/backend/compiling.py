@@ -1,0 +1,50 @@
+"""Compiling functions for inference. `keras_tfm.kernels.compiled` is what the rest of the package calls."""
+
+import contextlib
+import functools
+
+import keras
+
+
+def uses_xla(jit_compile=True):
+    """Whether `compiled` hands the function to XLA."""
+    return keras.backend.backend() == "jax" or keras.backend.backend() == "tensorflow" and jit_compile
+
+
+def compiled(function, variables, locks=(), jit_compile=True):
+    """`function(array, size)` with one program for each shape and size; see `keras_tfm.kernels.compiled`."""
+    if keras.backend.backend() == "jax":
+        return _JaxProgram(function, variables, locks)
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function, jit_compile=jit_compile, autograph=False)
+    return functools.partial(_without_gradients, function)  # Dynamo would take minutes to compile a search
+
+
+class _JaxProgram:
+    """A function compiled by JAX. Each call passes the current values of the variables."""
+
+    def __init__(self, function, variables, locks):
+        import jax
+
+        self.function, self.variables = function, variables
+        self.locks = sorted(locks, key=id)  # every thread takes them in the same order
+        self.program = jax.jit(self._run, static_argnums=2)
+
+    def _run(self, values, array, size):
+        with keras.StatelessScope(state_mapping=list(zip(self.variables, values, strict=True))):
+            return self.function(array, size)
+
+    def __call__(self, array, size):
+        with contextlib.ExitStack() as stack:
+            for lock in self.locks:
+                stack.enter_context(lock)
+            return self.program([variable.value for variable in self.variables], array, size)
+
+
+def _without_gradients(function, *arguments):
+    import torch
+
+    with torch.no_grad():
+        return function(*arguments)

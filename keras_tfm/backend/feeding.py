@@ -1,0 +1,30 @@
+"""Feeding batches to Keras' trainers."""
+
+import keras
+
+from keras_tfm.backend.private import DataAdapter, get_torch_dataloader
+
+
+class Feed(DataAdapter):
+    """Batches of NumPy arrays for `fit` and `evaluate`, which may differ in length.
+
+    Subclasses provide `num_batches`, None for an endless feed, and `one_pass()`, a generator of batches. A `PyDataset`
+    cannot do this: on TensorFlow, Keras takes the shapes of its first batches for those of all.
+    """
+
+    batch_size = has_partial_batch = partial_batch_size = None
+
+    def get_numpy_iterator(self):
+        return self.one_pass()
+
+    get_jax_iterator = get_numpy_iterator
+
+    def get_torch_dataloader(self):
+        return get_torch_dataloader(self.one_pass())
+
+    def get_tf_dataset(self):
+        import tensorflow as tf
+
+        first = next(self.one_pass())
+        signature = keras.tree.map_structure(lambda x: tf.TensorSpec([None] * x.ndim, x.dtype), first)
+        return tf.data.Dataset.from_generator(self.one_pass, output_signature=signature).prefetch(tf.data.AUTOTUNE)

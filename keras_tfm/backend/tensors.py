@@ -1,0 +1,38 @@
+"""Small helpers for tensors whose shape or value may not be known yet."""
+
+import keras
+from keras import ops
+
+from keras_tfm.backend.private import set_keras_mask
+
+
+def without_mask(x):
+    """`x`, after removing its Keras mask."""
+    set_keras_mask(x, None)
+    return x
+
+
+def reshape(x, shape):
+    """`ops.reshape`, but a graph need not compute the one size that it does not know."""
+    known = [size for size in shape if isinstance(size, int)]
+    if len(known) == len(shape) - 1 and all(known):
+        shape = [size if isinstance(size, int) else -1 for size in shape]
+    return ops.reshape(x, shape)
+
+
+def whole(name, value):
+    """`value` as an int or an int32 tensor; other types raise an error."""
+    if isinstance(value, int):
+        return value
+    value = ops.convert_to_tensor(value)
+    if "int" not in keras.backend.standardize_dtype(value.dtype):
+        raise ValueError(f"`{name}` must be an integer. Received: {name} of dtype {value.dtype}")
+    return ops.cast(value, "int32")
+
+
+def known(value):
+    """`value` as an int, or None if it is only known when a graph runs."""
+    try:
+        return int(value)
+    except (TypeError, NotImplementedError):  # raised by JAX and TensorFlow for symbolic tensors
+        return None
