@@ -23,8 +23,7 @@ import tensorflow as tf
 
 from keras_tfm import evaluation, export
 from keras_tfm.data import read_lines
-from keras_tfm.exported import CTranslate2Translator
-from keras_tfm.litert import LiteRTTranslator
+from keras_tfm.exported import CTranslate2Translator, LiteRTTranslator
 from keras_tfm.translator import Translator
 
 ROUNDS = 3

@@ -1,164 +1,113 @@
-"""Runs exported translators from their folders alone: `load(folder)` finds the right runner.
+"""Runs exported translators: `load(folder)` returns the runner for a folder that `Translator.export` wrote.
 
-    LiteRTTranslator         of `keras_tfm.litert`; needs ai-edge-litert
+    SavedModelTranslator     needs tensorflow and tensorflow-text
+    LiteRTTranslator         needs ai-edge-litert
     CTranslate2Translator    needs ctranslate2
     ONNXTranslator           needs onnxruntime
-    SavedModelTranslator     needs tensorflow and tensorflow-text
 
-All take a list of strings and return their translations, as `keras_tfm.runner.Runner` describes. Neither Keras nor
-TensorFlow is imported, but for SavedModels.
+All are called with a list of strings and return the list of their translations. Only `SavedModelTranslator` imports
+TensorFlow and Keras.
 """
 
+import itertools
 import pathlib
+import threading
 import warnings
 
 import numpy as np
 
-from keras_tfm import files
-from keras_tfm.arguments import positive
-from keras_tfm.litert import LiteRTTranslator
-from keras_tfm.runner import Runner, TokenRunner
+from keras_tfm import extras, files, text
+from keras_tfm.arguments import positive, strings
+from keras_tfm.progress import Progress
 from keras_tfm.text import END, PAD, START, longest_translation
 
-NEVER = -1e9  # the logarithm of no probability at all, as in `keras_tfm.decoding`
-# Settings of exports by earlier versions, which did not write these.
-DEFAULTS = {"beams": 1, "penalty": "length", "length_penalty": 0.6}
-DEFAULTS |= {"min_length": 0, "no_repeat_ngram": 0, "forbidden": ()}
+NEVER = -1e9  # log-probability of a forbidden token, as in `keras_tfm.decoding`
 
 
-class CTranslate2Translator(TokenRunner):
-    """Strings in, strings out, by CTranslate2. Several threads may use one.
+class Runner:
+    """Translates strings with an exported translator. Safe to use from several threads.
 
     Args:
-        folder: what `export.ctranslate2` wrote.
-        num_threads: how many threads the runtime uses for a batch.
+        folder: a folder that `Translator.export` wrote. The checksums of its files are verified first.
+
+    Unlike `Translator`, a runner does not split texts into lines and sentences: each text is translated as one
+    sentence. Blank texts become empty strings. Texts longer than the exported `max_length` are truncated, with a
+    warning that says by how much.
     """
 
-    form, main = "ctranslate2", "model.bin"
+    # Subclasses set the name of their format, a file that only this format has, and define `_translate(texts, bar)`,
+    # which translates strings that are not blank and counts them with `bar.add`.
+    form = main = None
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        files.settle(self.folder)
+        if not (self.folder / self.main).exists():
+            raise FileNotFoundError(f"{self.folder}: must contain {self.main}, as written by `keras-tfm export`")
+        self.settings = files.read_manifest(self.folder, required=("format", "max_length"))
+        if self.settings["format"] != self.form:
+            received = f"{self.folder}, with format {self.settings['format']!r}"
+            raise ValueError(f"`folder` must contain a translator in the {self.form} format. Received: {received}")
+
+    def __call__(self, texts, verbose=0):
+        """Translates a list of strings. With `verbose=1`, shows progress on standard error."""
+        texts = strings(texts)
+        sentences = [string for string in texts if string.strip()]
+        with Progress(len(sentences), "translating", "sentence", verbose) as bar:
+            found = iter(self._translate(sentences, bar))
+        return [next(found) if string.strip() else "" for string in texts]
+
+    def stream(self, lines, chunk=2048):
+        """Translates an iterable of any length, `chunk` strings at a time."""
+        lines = iter(lines)
+        while texts := list(itertools.islice(lines, chunk)):
+            yield from self(texts)
+
+
+class TokenRunner(Runner):
+    """A runner whose exported model maps token ids to token ids; the tokenizers are saved next to the model.
+
+    Args:
+        folder: as for `Runner`.
+        num_threads: number of threads that the runtime uses.
+    """
+
+    # Subclasses define `_load(num_threads)`, and `_best(row)` or `_search(rows)`.
 
     def __init__(self, folder, num_threads=1):
         super().__init__(folder)
-        try:
-            import ctranslate2
-        except ImportError as error:
-            raise ImportError("This runner needs CTranslate2: pip install 'keras_tfm[ctranslate2]'") from error
-        settings = DEFAULTS | self.settings
-        self._names = vocabulary(self.source_tokenizer)
-        targets = vocabulary(self.target_tokenizer)
-        self._ids = {name: number for number, name in enumerate(targets)}
         with files.reading(self.folder / "translator.json"):
-            self._shortest = settings["min_length"]
-            self._options = {
-                "beam_size": positive("beams", settings["beams"]),
-                "length_penalty": settings["length_penalty"],
-                "min_decoding_length": max(self._shortest - 1, 0),  # without the end token
-                "no_repeat_ngram_size": settings["no_repeat_ngram"],
-                "suppress_sequences": [[targets[number]] for number in settings["forbidden"]] or None,
-                "max_batch_size": 32,
-            }
-        with files.reading(self.folder / self.main):
-            self._translator = ctranslate2.Translator(str(self.folder), intra_threads=num_threads)
+            self.max_length = positive("max_length", self.settings["max_length"])
+        self.source_tokenizer = text.load_tokenizer(self.folder / "source_tokenizer")
+        self.target_tokenizer = text.load_tokenizer(self.folder / "target_tokenizer")
+        self._load(num_threads)
+
+    def _translate(self, texts, bar):
+        rows = self.source_tokenizer.encode(texts)
+        for place, ids in enumerate(rows):
+            rows[place] = text.truncated(ids, self.max_length - 1, texts[place], stacklevel=4)
+        found, lengths = [""] * len(texts), list(map(len, rows))
+        order = sorted((place for place, ids in enumerate(rows) if ids), key=lengths.__getitem__)
+        # one length at a time: no padding, and the runtime prepares for each length only once
+        for _, places in itertools.groupby(order, key=lengths.__getitem__):
+            places = list(places)
+            answers = self.target_tokenizer.decode(self._search([[*rows[place], END] for place in places]))
+            for place, answer in zip(places, answers, strict=True):
+                found[place] = answer
+            bar.add(len(places))
+        return found
 
     def _search(self, rows):
-        longest = max(min(longest_translation(len(rows[0])), self.max_length), self._shortest)
-        tokens = [[self._names[number] for number in row[:-1]] for row in rows]  # it adds the end token by itself
-        found = self._translator.translate_batch(tokens, max_decoding_length=longest, **self._options)
-        return [[self._ids[name] for name in result.hypotheses[0]] for result in found]
-
-
-class ONNXTranslator(TokenRunner):
-    """Strings in, strings out, by ONNX Runtime and a beam search in NumPy. Several threads may use one.
-
-    Args:
-        folder: what `export.onnx` wrote.
-        num_threads: how many threads the runtime uses.
-    """
-
-    form, main = "onnx", "step.onnx"
-
-    def __init__(self, folder, num_threads=1):
-        super().__init__(folder)
-        try:
-            import onnxruntime
-        except ImportError as error:
-            raise ImportError("This runner needs ONNX Runtime: pip install 'keras_tfm[onnx]'") from error
-        with files.reading(self.folder / "translator.json"):
-            settings = DEFAULTS | {"longest": self.max_length} | self.settings
-            self._longest, self._beams = (positive(name, settings[name]) for name in ("longest", "beams"))
-            lengths = np.arange(1, self._longest + 1, dtype="float32")
-            base = {"length": lengths, "gnmt": (5 + lengths) / 6}[settings["penalty"]]
-            self._divisors = base ** np.float32(settings["length_penalty"])
-            self._shortest, self._ngram = int(settings["min_length"]), int(settings["no_repeat_ngram"])
-            self._forbidden = [PAD, START, *map(int, settings["forbidden"])]
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = num_threads
-
-        def session(name):
-            path = self.folder / name
-            with files.reading(path):
-                return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-
-        self._encoder, self._step = session("encoder.onnx"), session("step.onnx")
-        self._names = [x.name for x in self._step.get_inputs() if x.name.startswith("cache_")]
-        self._outputs = ["logits", *(f"next_{name}" for name in self._names)]
-
-    def _search(self, rows):
+        """Lists of ids → lists of ids. All rows have the same length and end with the end token."""
         return [self._best(row) for row in rows]
-
-    def _best(self, source):
-        """The ids of the best translation by `keras_tfm.decoding.beam_search`, written in NumPy for one sentence."""
-        limit = min(max(longest_translation(len(source)), self._shortest), self._longest)
-        cache = self._encoder.run(self._names, {"ids": np.array([source], "int32")})
-        parents = np.zeros(self._beams, "int64")  # a row for each hypothesis
-        tokens, written = np.full((self._beams, 1), START, "int32"), np.zeros((self._beams, 0), "int32")
-        scores = np.array([0.0] + [NEVER] * (self._beams - 1), "float32")
-        best, best_score = [], 2 * NEVER
-        for position in range(limit):
-            # no hypothesis can get a higher score than this one, here or at its last place
-            hope = scores.max() / max(self._divisors[position], self._divisors[limit - 1])
-            if hope <= best_score or scores.max() <= NEVER / 2:
-                break
-            inputs = dict(zip(self._names, (x[parents] for x in cache), strict=True))
-            inputs |= {"tokens": tokens, "position": np.array([position], "int32")}
-            logits, *cache = self._step.run(self._outputs, inputs)
-            values, chosen = self._most_probable(logits.astype("float32"), written)
-            values = (values + scores[:, None]).ravel()
-            places = np.argsort(-values, kind="stable")[: self._beams]
-            scores, parents = values[places], places // chosen.shape[1]
-            tokens = chosen.ravel()[places][:, None]
-            written = np.concatenate([written[parents], tokens], axis=1)
-            ends = (tokens[:, 0] == END) | (position == limit - 1)
-            for row in np.flatnonzero(ends & (scores > NEVER / 2)):
-                if scores[row] / self._divisors[position] > best_score:
-                    best, best_score = written[row], scores[row] / self._divisors[position]
-            scores = np.where(ends, np.float32(2 * NEVER), scores)
-        return best
-
-    def _most_probable(self, logits, written):
-        """Logarithms and ids, (k, k) each, of the most probable tokens that may follow what is written (k, length)."""
-        highest = logits.max(axis=1, keepdims=True)
-        normaliser = highest + np.log(np.exp(logits - highest).sum(axis=1, keepdims=True))
-        logits[:, self._forbidden] = NEVER
-        if written.shape[1] < self._shortest - 1:
-            logits[:, END] = NEVER
-        n, length = self._ngram, written.shape[1]
-        for row, first in np.ndindex(len(written), max(length - n + 1, 0) if n else 0):
-            if np.array_equal(written[row, first : first + n - 1], written[row, length - n + 1 :]):
-                logits[row, written[row, first + n - 1]] = NEVER
-        count = min(self._beams, logits.shape[1])
-        ids = np.argpartition(-logits, count - 1, axis=1)[:, :count]
-        values = np.take_along_axis(logits, ids, axis=1)
-        order = np.argsort(-values, axis=1, kind="stable")
-        values, ids = (np.take_along_axis(x, order, axis=1) for x in (values, ids))
-        return np.maximum(values - normaliser, NEVER), ids.astype("int32")
 
 
 class SavedModelTranslator(Runner):
-    """Strings in, strings out, by a SavedModel. Several threads may use one. Needs tensorflow and tensorflow-text.
+    """Runs the SavedModel format.
 
     Args:
-        folder: what `export.saved_model` wrote.
-        batch_size: how many texts are translated together.
+        folder: as for `Runner`.
+        batch_size: number of texts that are translated together.
     """
 
     form, main = "saved_model", "saved_model.pb"
@@ -166,29 +115,18 @@ class SavedModelTranslator(Runner):
     def __init__(self, folder, batch_size=32):
         super().__init__(folder)
         self.batch_size = positive("batch_size", batch_size)
-        try:
-            import tensorflow as tf
-            import tensorflow_text  # noqa: F401, operators of the tokenizers
-        except ImportError as error:
-            message = "This runner needs TensorFlow and its text operators: pip install 'keras_tfm[tensorflow,text]'"
-            raise ImportError(message) from error
+        tf, _ = extras.load("tensorflow"), extras.load("tensorflow_text")  # which registers the tokenizers' operators
         with files.reading(self.folder / self.main):
-            self._model = tf.saved_model.load(str(self.folder))  # it must live as long as its signature
+            self._model = tf.saved_model.load(str(self.folder))  # must live as long as its signature
             self._signature = self._model.signatures["translate"]
         self._constant = tf.constant
-
-    def _settings(self):
-        # earlier versions wrote no settings, and all that a SavedModel needs is inside
-        if not (self.folder / "translator.json").exists():
-            return {}
-        return files.read_manifest(self.folder, required=("format", "max_length"))
 
     def _translate(self, texts, bar):
         found, order = [""] * len(texts), sorted(range(len(texts)), key=lambda place: len(texts[place]))
         for first in range(0, len(order), self.batch_size):
             places = order[first : first + self.batch_size]
-            strings = [texts[place].encode("utf-8", "replace") for place in places]
-            outputs = self._signature(texts=self._constant(strings))
+            sources = [texts[place].encode("utf-8", "replace") for place in places]
+            outputs = self._signature(texts=self._constant(sources))
             for place, answers, cut in zip(places, *(outputs[k].numpy() for k in ("translations", "cut")), strict=True):
                 found[place] = answers[0].decode("utf-8", "replace")
                 if cut:
@@ -197,41 +135,155 @@ class SavedModelTranslator(Runner):
         return found
 
 
+class LiteRTTranslator(TokenRunner):
+    """Runs the LiteRT format. Threads take turns, sentence by sentence."""
+
+    form, main = "litert", "model.tflite"
+
+    def _load(self, num_threads):
+        path, runtime = self.folder / self.main, extras.load("ai_edge_litert.interpreter")
+        with files.reading(path):
+            self.interpreter = runtime.Interpreter(str(path), num_threads=num_threads)
+            self.signature = self.interpreter.get_signature_runner("translate")
+        self._turn = threading.Lock()
+
+    def _best(self, row):
+        with self._turn:
+            return self.signature(ids=np.array([row], "int32"))["ids"][0]
+
+
+class CTranslate2Translator(TokenRunner):
+    """Runs the CTranslate2 format."""
+
+    form, main = "ctranslate2", "model.bin"
+
+    def _load(self, num_threads):
+        runtime = extras.load("ctranslate2")
+        self._names = vocabulary(self.source_tokenizer)
+        targets = vocabulary(self.target_tokenizer)
+        self._ids = {name: number for number, name in enumerate(targets)}
+        with files.reading(self.folder / "translator.json"):
+            self._shortest = self.settings["min_length"]
+            self._options = {
+                "beam_size": positive("beams", self.settings["beams"]),
+                "length_penalty": self.settings["length_penalty"],
+                "min_decoding_length": max(self._shortest - 1, 0),  # CTranslate2 does not count the end token
+                "no_repeat_ngram_size": self.settings["no_repeat_ngram"],
+                "suppress_sequences": [[targets[number]] for number in self.settings["forbidden"]] or None,
+                "max_batch_size": 32,
+            }
+        with files.reading(self.folder / self.main):
+            self._translator = runtime.Translator(str(self.folder), intra_threads=num_threads)
+
+    def _search(self, rows):
+        longest = max(min(longest_translation(len(rows[0])), self.max_length), self._shortest)
+        tokens = [[self._names[number] for number in row[:-1]] for row in rows]  # CTranslate2 adds the end token
+        found = self._translator.translate_batch(tokens, max_decoding_length=longest, **self._options)
+        return [[self._ids[name] for name in result.hypotheses[0]] for result in found]
+
+
+class ONNXTranslator(TokenRunner):
+    """Runs the ONNX format, with a beam search in NumPy."""
+
+    form, main = "onnx", "step.onnx"
+
+    def _load(self, num_threads):
+        runtime, settings = extras.load("onnxruntime"), self.settings
+        with files.reading(self.folder / "translator.json"):
+            self._longest, self._beams = (positive(name, settings[name]) for name in ("longest", "beams"))
+            lengths = np.arange(1, self._longest + 1, dtype="float32")
+            base = {"length": lengths, "gnmt": (5 + lengths) / 6}[settings["penalty"]]
+            self._divisors = base ** np.float32(settings["length_penalty"])
+            self._shortest, self._ngram = int(settings["min_length"]), int(settings["no_repeat_ngram"])
+            self._forbidden = [PAD, START, *map(int, settings["forbidden"])]
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = num_threads
+        sessions = []
+        for path in (self.folder / "encoder.onnx", self.folder / "step.onnx"):
+            with files.reading(path):
+                sessions.append(runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]))
+        self._encoder, self._step = sessions
+        self._names = [x.name for x in self._step.get_inputs() if x.name.startswith("cache_")]
+        self._outputs = ["logits", *(f"next_{name}" for name in self._names)]
+
+    def _best(self, source):
+        """Ids of the best translation of one sentence: `keras_tfm.decoding.beam_search` written in NumPy."""
+        limit = min(max(longest_translation(len(source)), self._shortest), self._longest)
+        cache = self._encoder.run(self._names, {"ids": np.array([source], "int32")})
+        parents = np.zeros(self._beams, "int64")  # one row per hypothesis
+        tokens, written = np.full((self._beams, 1), START, "int32"), np.zeros((self._beams, 0), "int32")
+        scores = np.array([0.0] + [NEVER] * (self._beams - 1), "float32")
+        best, best_score = [], 2 * NEVER
+        for position in range(limit):
+            # upper bound on the final score of any hypothesis: scores are negative and divisors are monotonic
+            bound = scores.max() / max(self._divisors[position], self._divisors[limit - 1])
+            if bound <= best_score or scores.max() <= NEVER / 2:
+                break
+            inputs = dict(zip(self._names, (x[parents] for x in cache), strict=True))
+            inputs |= {"tokens": tokens, "position": np.array([position], "int32")}
+            logits, *cache = self._step.run(self._outputs, inputs)
+            values = scores[:, None] + self._log_probabilities(logits.astype("float32"), written)
+            places = np.argpartition(values, -self._beams, axis=None)[-self._beams :]
+            places = places[np.argsort(-values.flat[places], kind="stable")]
+            scores, parents, tokens = values.flat[places], places // values.shape[1], places % values.shape[1]
+            tokens = tokens.astype("int32")[:, None]
+            written = np.concatenate([written[parents], tokens], axis=1)
+            ends = (tokens[:, 0] == END) | (position == limit - 1)
+            for row in np.flatnonzero(ends & (scores > NEVER / 2)):
+                if scores[row] / self._divisors[position] > best_score:
+                    best, best_score = written[row], scores[row] / self._divisors[position]
+            scores = np.where(ends, np.float32(2 * NEVER), scores)
+        return best
+
+    def _log_probabilities(self, logits, written):
+        """Log-probabilities (k, vocabulary) of what may follow `written` (k, length), `NEVER` for the other tokens."""
+        result = logits - logits.max(axis=1, keepdims=True)
+        result -= np.log(np.exp(result).sum(axis=1, keepdims=True))
+        n, length = self._ngram, written.shape[1]
+        result[:, self._forbidden] = NEVER
+        if length < self._shortest - 1:
+            result[:, END] = NEVER
+        for row, first in np.ndindex(len(written), max(length - n + 1, 0) if n else 0):
+            if np.array_equal(written[row, first : first + n - 1], written[row, length - n + 1 :]):
+                result[row, written[row, first + n - 1]] = NEVER
+        return result
+
+
 RUNNERS = {
     runner.form: runner for runner in (SavedModelTranslator, LiteRTTranslator, CTranslate2Translator, ONNXTranslator)
 }
-# What exports write: a file of each form that only it has, and all of them.
+# The files that identify an export, and every file that an export may contain.
 MAIN = {runner.main for runner in RUNNERS.values()}
 OWN = MAIN | {"variables", "assets", "fingerprint.pb", "encoder.onnx", "config.json", "translator.json"}
 OWN |= {f"{side}_vocabulary.json" for side in ("source", "target", "shared")} | {"source_tokenizer", "target_tokenizer"}
 
 
 class NewFolder(files.NewFolder):
-    """A new folder for an export, which takes the place of `folder` if all goes well; others are refused."""
+    """Context manager: a new folder for an export. It replaces `folder`, which must be new, empty or an export."""
 
     def __init__(self, folder):
         super().__init__(folder, MAIN, OWN)
 
 
 def form(folder):
-    """The form of the export in a folder, a word of `RUNNERS`; None if there is none."""
+    """Returns the format of the export in a folder, a key of `RUNNERS`, or None if it contains no export."""
     folder = pathlib.Path(folder)
     files.settle(folder)
     return next((form for form, runner in RUNNERS.items() if (folder / runner.main).exists()), None)
 
 
 def load(folder):
-    """The runner of a folder that `keras_tfm.export` wrote: a function of a list of strings."""
+    """Returns the runner for a folder that `Translator.export` wrote."""
     found = form(folder)
     if found is None:
         raise FileNotFoundError(
-            f"{folder}: must hold one of {', '.join(sorted(MAIN))}, as `keras-tfm export` writes it"
+            f"{folder}: must contain one of {', '.join(sorted(MAIN))}, as written by `keras-tfm export`"
         )
     return RUNNERS[found](folder)
 
 
 def vocabulary(tokenizer):
-    """Names of all tokens for CTranslate2: the pieces of SentencePiece, and numbers where it has none."""
+    """Names of all tokens for CTranslate2: SentencePiece's pieces, or the ids of tokenizers without pieces."""
     specials = ["<pad>", "<s>", "</s>", "<unk>"]
     processor = getattr(tokenizer, "processor", None)
     name = processor.id_to_piece if processor else str

@@ -1,6 +1,6 @@
-"""Built-in tasks that need no download: lists of (source, target) pairs of text.
+"""Built-in tasks that need no download: lists of (source, target) pairs of strings.
 
-A text belongs to one split, whatever the seed: no model is tested on what it was taught.
+Whatever the seed, a text belongs to one split only, so no model is tested on what it was trained on.
 """
 
 import datetime
@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_tfm import extras
 from keras_tfm.arguments import one_of, positive
 
 SPLITS = ("train", "valid", "test")
@@ -21,49 +22,50 @@ YEARS = range(1900, 2100)
 
 
 def reverse(num_examples, split="train", seed=0, min_length=1, max_length=12, symbols=string.ascii_lowercase):
-    """A toy task: turn a sequence round. Whoever solves it must look at the right place.
+    """A toy task: reverse a sequence of symbols. Solving it takes attention to the right position.
 
     Args:
-        num_examples: number of pairs; fewer are the first of more.
-        split: "train", "valid" or "test"; they share no source.
-        seed: other seeds give other pairs.
-        min_length, max_length: symbols in a source; all lengths are drawn equally often.
+        num_examples: number of pairs. A smaller number gives the first of the same pairs.
+        split: "train", "valid" or "test", which share no source.
+        seed: seed of the random pairs.
+        min_length, max_length: range of the number of symbols; all lengths are equally likely.
         symbols: words without spaces, or a string of one-letter words.
 
-    >>> reverse(2, min_length=3, max_length=5)
-    [('a e v', 'v e a'), ('p z s q', 'q s z p')]
+    >>> [(source, target)] = reverse(1, min_length=3)
+    >>> target.split() == source.split()[::-1]
+    True
     """
     sources = _sequences(num_examples, split, seed, min_length, max_length, symbols)
     return [(source, " ".join(reversed(source.split()))) for source in sources]
 
 
 def copy(num_examples, split="train", seed=0, min_length=1, max_length=12, symbols=string.ascii_lowercase):
-    """The easiest toy task: say what was said. Takes what `reverse` takes.
+    """The easiest toy task: repeat the source. Takes the arguments of `reverse`.
 
-    >>> copy(2, min_length=3, max_length=5)
-    [('a e v', 'a e v'), ('p z s q', 'p z s q')]
+    >>> all(source == target for source, target in copy(5))
+    True
     """
     return [(source, source) for source in _sequences(num_examples, split, seed, min_length, max_length, symbols)]
 
 
 def dates(num_examples, split="train", seed=0, locales=LOCALES):
-    """Dates as people write them → ISO 8601; needs the extra `train`.
+    """Written dates → ISO 8601, such as "Mittwoch, 3. Mai 2023" → "2023-05-03".
 
-    Every day of `YEARS` is equally likely, and so is every locale, then each of its `date_formats` and each of `CASES`.
-    In the default locales no two days are ever written alike, so that a model can get everything right.
+    The day, the locale, one of its `date_formats` and one of `CASES` are drawn uniformly. With the default locales no
+    text can mean two days, so a model can get everything right.
 
     Args:
-        num_examples: number of pairs; fewer are the first of more.
-        split: "train", "valid" or "test"; they share no day.
-        seed: other seeds give other pairs.
-        locales: names that Babel knows; the texts are those of its release of CLDR (https://cldr.unicode.org).
+        num_examples: number of pairs. A smaller number gives the first of the same pairs.
+        split: "train", "valid" or "test", which share no day.
+        seed: seed of the random pairs.
+        locales: names that Babel knows. Texts follow the CLDR (https://cldr.unicode.org) of the installed Babel.
 
-    >>> dates(2)
-    [('So., 4. Juli 2027', '2027-07-04'), ('2062/09/16', '2062-09-16')]
+    >>> all(datetime.date.fromisoformat(target).year in YEARS for source, target in dates(5))
+    True
     """
     positive("num_examples", num_examples)
     if isinstance(locales, str) or not locales:
-        raise ValueError(f"`locales` must be a sequence of names, at least one. Received: {locales=}")
+        raise ValueError(f"`locales` must be a list of at least one name. Received: {locales=}")
     generator, cases = _generator(seed, split), list(CASES)
     days, formats = _days(split), [date_formats(locale) for locale in locales]
     pairs = []
@@ -77,7 +79,7 @@ TASKS = {"dates": dates, "reverse": reverse, "copy": copy}
 
 
 def split_of(text):
-    """The split of a text, on every machine: of ten texts about eight are for training, one for each of the others.
+    """Returns the split of a text, the same on every machine: about 80 % are for training, 10 % for each of the others.
 
     >>> split_of("2023-05-03")
     'train'
@@ -93,18 +95,18 @@ def _generator(seed, split):
 
 
 def _pick(items, fraction):
-    """One of the items, by a number from 0 to 1."""
+    """Returns one of the items; `fraction` is in [0, 1)."""
     return items[int(fraction * len(items))]
 
 
 def _sequences(num_examples, split, seed, min_length, max_length, symbols):
-    """Texts of random symbols."""
+    """Returns random sequences of symbols that belong to a split."""
     positive("num_examples", num_examples)
     positive("min_length", min_length)
     if positive("max_length", max_length) < min_length:
         raise ValueError(f"`max_length` must be at least {min_length=}. Received: {max_length=}")
     if not symbols or [*symbols] != " ".join(symbols).split():
-        raise ValueError(f"`symbols` must be words without spaces, at least one. Received: {symbols=}")
+        raise ValueError(f"`symbols` must be at least one word, none with spaces. Received: {symbols=}")
     generator, texts = _generator(seed, split), []
     sizes = [max_length - min_length + 1] + [len(symbols)] * max_length
     while len(texts) < num_examples:
@@ -113,14 +115,15 @@ def _sequences(num_examples, split, seed, min_length, max_length, symbols):
             text = " ".join([symbols[index] for index in row[: min_length + extra]])
             if split_of(text) == split:
                 texts.append(text)
-        if len(texts) == before:  # so few texts exist that none is of this split
-            raise ValueError(f"`symbols` must make texts for {split=}. Received: {symbols=}, {max_length=}")
+        if len(texts) == before:  # there are so few texts that none belongs to this split
+            received = f"{symbols=}, {max_length=}, which give none for {split=}"
+            raise ValueError(f"`symbols` and `max_length` must allow for more texts. Received: {received}")
     return texts[:num_examples]
 
 
 @functools.cache
 def _days(split):
-    """All days of a split."""
+    """Returns all days of a split."""
     first, end = (datetime.date(year, 1, 1).toordinal() for year in (YEARS.start, YEARS.stop))
     days = map(datetime.date.fromordinal, range(first, end))
     return [day for day in days if split_of(day.isoformat()) == split]
@@ -130,7 +133,7 @@ def _capital(word):
     return word[:1].title() + word[1:]
 
 
-CASES = {  # what is done to each name or number, and then to the text
+CASES = {  # a function for each name and number in the text, and one for the whole text
     "written": (str, str),
     "capital": (_capital, str),  # 3 de Mayo de 2023
     "lower": (str, str.lower),
@@ -139,14 +142,9 @@ CASES = {  # what is done to each name or number, and then to the text
 _NEW_YEARS = [datetime.date(year, 1, 1) for year in YEARS]
 _FIRSTS = [datetime.date(2000, month, 1) for month in range(1, 13)]
 _JANUARY = [datetime.date(2000, 1, day) for day in range(1, 32)]
-PARTS = {  # letter in CLDR's patterns: what it shows of a day, and days that show all it can
-    "y": (attrgetter("year"), _NEW_YEARS),
-    "M": (attrgetter("month"), _FIRSTS),
-    "L": (attrgetter("month"), _FIRSTS),
-    "d": (attrgetter("day"), _JANUARY),
-    "E": (methodcaller("weekday"), _JANUARY),
-    "c": (methodcaller("weekday"), _JANUARY),
-}
+# Letter in CLDR's patterns → the property of a day that it shows, and days that have all of its values.
+PARTS = {"y": (attrgetter("year"), _NEW_YEARS), "d": (attrgetter("day"), _JANUARY)}
+PARTS |= dict.fromkeys("ML", (attrgetter("month"), _FIRSTS)) | dict.fromkeys("Ec", (methodcaller("weekday"), _JANUARY))
 
 
 class DateFormat(NamedTuple):
@@ -154,22 +152,18 @@ class DateFormat(NamedTuple):
 
     pattern: str  # CLDR's: "EEEE, d. MMMM y"
     template: str  # the same for Python: "%(EEEE)s, %(d)s. %(MMMM)s %(y)s"
-    tables: dict  # field: its texts, such as "MMMM": {1: "Januar", …}
+    tables: dict  # the texts of each field, such as {"MMMM": {1: "Januar", …}, …}
 
     def write(self, day, case="written"):
-        """The text of a `datetime.date`.
-
-        >>> date_formats("fr")[0].write(datetime.date(2023, 5, 3), "capital")
-        'Mer. 3 Mai 2023'
-        """
+        """Returns a `datetime.date` as text; `case` is one of `CASES`."""
         values = {field: table[PARTS[field[0]][0](day)] for field, table in self.tables.items()}
         each, whole = CASES[case]
         written = self.template % values
         text = whole(self.template % {field: each(value) for field, value in values.items()})
-        return text if text.casefold() == written.casefold() else written  # "KASIM" is not the Turkish "Kasım"
+        return text if text.casefold() == written.casefold() else written  # Turkish "Kasım" is not "KASIM"
 
     def is_readable(self):
-        """Whether the text means one day, and the same to everyone: neither 5/3/2023 nor May 3, 23."""
+        """Whether the text means one day only, and the same one to everybody: neither 5/3/2023 nor May 3, 23."""
         parts = {field[0].replace("L", "M"): table for field, table in self.tables.items()}
         order = "".join(part for part in parts if part in "yMd")
         if sorted(order) != ["M", "d", "y"]:
@@ -181,31 +175,27 @@ class DateFormat(NamedTuple):
 
 @functools.cache
 def date_formats(locale):
-    """Every format of CLDR's for full dates in a locale that can be read in one way only.
+    """Returns the formats for full dates of a locale in CLDR that can be read in one way only, and ISO 8601.
 
-    The year has four digits; the month has a name, or else the order is year, month, day. A weekday may join them, but
-    no era, quarter, week or time. ISO 8601 is written everywhere, so that every locale gets it, if not from CLDR.
+    The year has four digits. The month is a name, unless the order is year, month, day. There may be a weekday, but no
+    era, quarter, week or time.
 
-    >>> [form.pattern for form in date_formats("de")]
-    ['E, d. MMM y', 'EEEE, d. MMMM y', 'd. MMM y', 'd. MMMM y', 'y-MM-dd']
+    >>> "y-MM-dd" in [form.pattern for form in date_formats("de")]
+    True
     """
-    try:
-        import babel
-        from babel.dates import format_date, parse_pattern
-    except ImportError as error:
-        raise ImportError("Dates need Babel: pip install 'keras_tfm[train]'") from error
+    babel, babel_dates = extras.load("babel"), extras.load("babel.dates")
     try:
         data = babel.Locale.parse(locale)
     except (babel.UnknownLocaleError, TypeError, ValueError) as error:
         raise ValueError(f"`locale` must be a name that Babel knows, like 'en_US'. Received: {locale=}") from error
     formats = []
-    patterns = [*data.date_formats.values(), *data.datetime_skeletons.values(), parse_pattern("y-MM-dd")]
+    patterns = [*data.date_formats.values(), *data.datetime_skeletons.values(), babel_dates.parse_pattern("y-MM-dd")]
     for pattern, template in sorted({(pattern.pattern, pattern.format) for pattern in patterns}):
         fields = re.findall(r"%\((\w+)\)s", template)
         if {field[0] for field in fields} <= {*PARTS}:
             tables = {}
             for field in fields:
                 value, days = PARTS[field[0]]
-                tables[field] = {value(day): format_date(day, field, data) for day in days}
+                tables[field] = {value(day): babel_dates.format_date(day, field, data) for day in days}
             formats.append(DateFormat(pattern, template, tables))
     return tuple(form for form in formats if form.is_readable())

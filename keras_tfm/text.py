@@ -1,6 +1,6 @@
-"""Text to token ids and back: one tokenizer, in plain Python and inside a TensorFlow graph.
+"""Tokenizers: text to token ids and back, in plain Python and inside a TensorFlow graph.
 
-Ids 0 to 3 are the same in every tokenizer: padding, start, end and unknown.
+Every tokenizer uses ids 0 to 3 for padding, start, end and unknown.
 """
 
 import concurrent.futures
@@ -9,38 +9,41 @@ import io
 import json
 import pathlib
 import tempfile
+import warnings
 
-from keras_tfm import files
+from keras_tfm import extras, files
 from keras_tfm.arguments import one_of, positive, rate
 
 PAD, START, END, UNKNOWN = SPECIALS = range(4)
 
-# What SentencePiece learns, by kind. Nothing is normalised away, and what it never saw is spelled in bytes: text
-# comes back as it was. Only whole words stay without such a way out: that is their unknown-word problem.
+COMMON = dict(pad_id=PAD, bos_id=START, eos_id=END, unk_id=UNKNOWN, normalization_rule_name="identity", minloglevel=2)
+COMMON |= dict(character_coverage=1.0, input_sentence_size=1_000_000, shuffle_input_sentence=True)
+# Kind → options for SentencePiece. Nothing is normalised, and unseen characters are spelled as bytes, so text survives
+# the round trip unchanged. Only "word" has no such fallback: unseen words become unknown.
 LOSSLESS = {"add_dummy_prefix": False, "byte_fallback": True, "remove_extra_whitespaces": False}
 KINDS = {
     "bpe": LOSSLESS,  # https://arxiv.org/abs/1508.07909
     "unigram": LOSSLESS,  # https://arxiv.org/abs/1804.10959
     "char": LOSSLESS,
-    "word": {"remove_extra_whitespaces": True},  # a word is the same wherever it stands
+    "word": {"remove_extra_whitespaces": True},  # a word has the same id wherever it stands
     "bytes": None,  # needs no training
 }
 
 
 def train_tokenizer(texts, kind="bpe", vocab_size=8000, **options):
-    """Learns a tokenizer from text.
+    """Trains a tokenizer on text.
 
     Args:
-        texts: an iterable of strings; of more than a million, a random sample is used.
+        texts: an iterable of strings. SentencePiece uses a random sample of at most a million.
         kind: "bpe", "unigram" (subwords), "char", "word" or "bytes" (https://arxiv.org/abs/2105.13626).
-        vocab_size: at most so many tokens, with the special ones and, where unseen characters are spelled, 256 bytes.
+        vocab_size: maximum number of tokens, including the special tokens and, except for "word", the 256 bytes.
         **options: any other option of the SentencePiece trainer.
 
     Returns:
-        A `SentencePieceTokenizer`, or a `ByteTokenizer`.
+        A `SentencePieceTokenizer` or a `ByteTokenizer`.
 
-    All kinds but "word" give text back as it was; only "▁" (U+2581), SentencePiece's own sign for it, comes back as a
-    space. Lone surrogates, which are no text, are read as "?" by every tokenizer.
+    All kinds but "word" are lossless, with one exception: "▁" (U+2581), which SentencePiece uses for spaces, comes back
+    as a space. Every tokenizer reads lone surrogates, which are not valid text, as "?".
 
     >>> tokenizer = train_tokenizer(["the cat sat on the mat", "a cat and a dog"] * 50, vocab_size=300)
     >>> tokenizer.decode(tokenizer.encode(["the dog sat", "żółw"]))
@@ -50,37 +53,54 @@ def train_tokenizer(texts, kind="bpe", vocab_size=8000, **options):
         return ByteTokenizer()
     positive("vocab_size", vocab_size)
     model = io.BytesIO()
-    settings = {
-        "model_type": kind,
-        "vocab_size": vocab_size,
-        "hard_vocab_limit": False,
-        "pad_id": PAD,
-        "bos_id": START,
-        "eos_id": END,
-        "unk_id": UNKNOWN,
-        "normalization_rule_name": "identity",
-        "character_coverage": 1.0,
-        "input_sentence_size": 1_000_000,
-        "shuffle_input_sentence": True,
-        "minloglevel": 2,
-        **KINDS[kind],
-        **options,
-    }
+    settings = {"model_type": kind, "vocab_size": vocab_size, "hard_vocab_limit": False}
+    settings |= {**COMMON, **KINDS[kind], **options}
+    trainer = extras.load("sentencepiece").SentencePieceTrainer
     try:
-        _sentencepiece().SentencePieceTrainer.train(sentence_iterator=_clean(texts), model_writer=model, **settings)
+        trainer.train(sentence_iterator=_clean(texts), model_writer=model, **settings)
     except RuntimeError as error:
         raise ValueError(
-            "`vocab_size` must leave room for each character of `texts`, which must not be empty, and `options` must "
-            f"be SentencePiece's. Received: {vocab_size=}, {options=}; SentencePiece says: {error}"
+            "`texts` must not be empty, `vocab_size` must be large enough for all their characters, and `options` must "
+            f"be options of SentencePiece. Received: {vocab_size=}, {options=}; SentencePiece's error: {error}"
         ) from error
     return SentencePieceTokenizer(model.getvalue())
 
 
-class SentencePieceTokenizer:
-    """Subwords, characters or words, as a SentencePiece model tells them.
+class Tokenizer:
+    """What all tokenizers share. They also have:
+
+    vocab_size: the number of tokens.
+    pieces(text): the tokens of a string as text.
+    in_graph(): an object that tokenizes inside a TensorFlow graph, with the methods `tokenize` and `detokenize`.
+    save(folder), load(folder): write and read the files of the tokenizer; see `save_tokenizer` and `load_tokenizer`.
+    """
+
+    def encode(self, texts, sampling=0.0, seed=0):
+        """Converts strings to lists of ids.
+
+        Args:
+            texts: an iterable of strings.
+            sampling: segments texts randomly, for training (BPE and unigram only). For BPE, the share of merges that
+                are skipped (https://arxiv.org/abs/1910.13267); for unigram, the smoothing of its probabilities.
+            seed: seed of the random segmentation.
+        """
+        texts = list(_clean(texts))
+        return self._sample(texts, sampling, seed) if rate("sampling", sampling) else self._encode(texts)
+
+    def decode(self, ids):
+        """Converts lists of ids to strings: each up to its first end token, without special tokens."""
+        return [self._decode(_content(row)) for row in ids]
+
+    def _sample(self, texts, sampling, seed):
+        name = type(self).__name__
+        raise ValueError(f"`sampling` must be 0 except for BPE and unigram. Received: {sampling=} for a {name}")
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """Splits text into subwords, characters or words with a SentencePiece model.
 
     Args:
-        model: the model's bytes; its first four ids must be padding, start, end and unknown.
+        model: the bytes of the model, whose ids 0 to 3 must be padding, start, end and unknown.
 
     >>> tokenizer = train_tokenizer(["a b c d"], kind="char", vocab_size=300)
     >>> tokenizer.decode(tokenizer.encode(["d c", ""]))
@@ -89,63 +109,49 @@ class SentencePieceTokenizer:
 
     def __init__(self, model):
         self.model = model
-        self.processor = _sentencepiece().SentencePieceProcessor(model_proto=model)
+        self.processor = extras.load("sentencepiece").SentencePieceProcessor(model_proto=model)
         specials = tuple(getattr(self.processor, name)() for name in ("pad_id", "bos_id", "eos_id", "unk_id"))
         if specials != tuple(SPECIALS):
             raise ValueError(
-                f"`model` must have ids 0 to 3 for padding, start, end, unknown. Received: model with {specials}"
+                "`model` must use ids 0 to 3 for padding, start, end and unknown. "
+                f"Received: a model that uses {specials}"
             )
         self.vocab_size = self.processor.vocab_size()
 
-    def encode(self, texts, sampling=0.0, seed=0):
-        """Strings → lists of ids.
+    def _encode(self, texts):
+        return self.processor.encode(texts)
 
-        Args:
-            texts: a list of strings.
-            sampling: for training, other segmentations at random: the share of merges that BPE leaves out
-                (https://arxiv.org/abs/1910.13267); for unigram, the smoothing of its probabilities.
-            seed: other seeds sample other segmentations.
-        """
-        texts = list(_clean(texts))
-        if not rate("sampling", sampling):
-            return self.processor.encode(texts)
-        # SentencePiece seeds a generator once for each thread: a new thread is the way to a seed of one's own.
-        _sentencepiece().set_random_generator_seed(seed % 2**32)
+    def _sample(self, texts, sampling, seed):
+        # SentencePiece seeds one generator per thread, when it first samples: only a new thread takes a new seed.
+        extras.load("sentencepiece").set_random_generator_seed(seed % 2**32)
         with concurrent.futures.ThreadPoolExecutor(1) as thread:
             options = {"enable_sampling": True, "alpha": sampling, "nbest_size": -1, "num_threads": 1}
             try:
                 return thread.submit(self.processor.encode, texts, **options).result()
-            except RuntimeError as error:
-                raise ValueError(f"`sampling` must be 0 but for BPE and unigram. Received: {sampling=}") from error
+            except RuntimeError:  # characters and words
+                return super()._sample(texts, sampling, seed)
 
-    def decode(self, ids):
-        """Lists of ids → strings, up to the first end token and without other special ones."""
-        return [self.processor.decode(_content(row)) for row in ids]
+    def _decode(self, ids):
+        return self.processor.decode(ids)
 
     def pieces(self, text):
-        """The tokens of a string as a reader would see them."""
         return self.processor.encode(*_clean([text]), out_type=str)
 
     def in_graph(self):
-        """The same tokenizer for TensorFlow graphs: `tokenize` and `detokenize` of tensors; needs tensorflow-text.
-
-        Seeds are to be set before: with `keras.utils.set_random_seed` TensorFlow forgets tokenizers that it has.
-        """
-        return _text().SentencepieceTokenizer(self.model)
+        """Set seeds before calling this: `keras.utils.set_random_seed` makes TensorFlow forget existing tokenizers."""
+        return extras.load("tensorflow_text").SentencepieceTokenizer(self.model)
 
     def save(self, folder):
-        """Writes the model into a folder; other SentencePiece tools can read it."""
         (folder / "sentencepiece.model").write_bytes(self.model)
 
     @classmethod
     def load(cls, folder):
-        """Reads what `save` wrote."""
         with files.reading(folder / "sentencepiece.model"):
             return cls((folder / "sentencepiece.model").read_bytes())
 
 
-class ByteTokenizer:
-    """UTF-8 bytes, each a token: no vocabulary to learn, nothing unknown, long sequences.
+class ByteTokenizer(Tokenizer):
+    """Uses each UTF-8 byte as a token: nothing to train and nothing unknown, but long sequences.
 
     >>> ByteTokenizer().encode(["hé"])
     [[108, 199, 173]]
@@ -153,32 +159,23 @@ class ByteTokenizer:
 
     vocab_size = len(SPECIALS) + 256
 
-    def encode(self, texts, sampling=0.0, seed=0):
-        """Strings → lists of ids; there is only one way, so nothing to sample."""
-        if sampling:
-            raise ValueError(f"`sampling` must be 0 for bytes. Received: {sampling=}")
-        first = len(SPECIALS)
-        return [[byte + first for byte in text.encode()] for text in _clean(texts)]
+    def _encode(self, texts):
+        return [[byte + len(SPECIALS) for byte in text.encode()] for text in texts]
 
-    def decode(self, ids):
-        """Lists of ids → strings, up to the first end token; bytes that are no UTF-8 become U+FFFD."""
-        rows = ([i - len(SPECIALS) for i in _content(row) if i != UNKNOWN] for row in ids)
-        return [bytes(row).decode("utf-8", "replace") for row in rows]
+    def _decode(self, ids):  # invalid UTF-8 becomes U+FFFD
+        return bytes(i - len(SPECIALS) for i in ids if i != UNKNOWN).decode("utf-8", "replace")
 
     def pieces(self, text):
-        """The tokens of a string as a reader would see them."""
         return [chr(byte) if 32 < byte < 127 else f"<{byte:02X}>" for byte in next(_clean([text])).encode()]
 
     def in_graph(self):
-        """The same tokenizer for TensorFlow graphs: `tokenize` and `detokenize` of tensors."""
         return _BytesInGraph()
 
     def save(self, folder):
-        """There is nothing to write."""
+        pass  # there is nothing to write
 
     @classmethod
     def load(cls, folder):
-        """Reads what `save` wrote."""
         return cls()
 
 
@@ -198,49 +195,39 @@ class _BytesInGraph:
         return tf.strings.unicode_transcode(joined, "UTF-8", "UTF-8", errors="replace")
 
 
-class KerasHubTokenizer:
-    """A tokenizer of keras-hub (keras-nlp) in the place of ours; its ids move up, behind our special ones.
+class KerasHubTokenizer(Tokenizer):
+    """Wraps a tokenizer of keras-hub (keras-nlp). Its ids are shifted by four, to make room for the special tokens.
 
     Args:
-        tokenizer: a `SentencePieceTokenizer`, `BytePairTokenizer` or `WordPieceTokenizer` of keras-hub that gives ids
-            and does not pad.
+        tokenizer: a `SentencePieceTokenizer`, `BytePairTokenizer` or `WordPieceTokenizer` of keras-hub that returns
+            integers and does not pad.
     """
 
     def __init__(self, tokenizer):
         if "int" not in tokenizer.compute_dtype or tokenizer.sequence_length:
             received = f"dtype={tokenizer.compute_dtype!r}, sequence_length={tokenizer.sequence_length}"
-            raise ValueError(f"`tokenizer` must give ids and no padding. Received: tokenizer with {received}")
+            raise ValueError(f"`tokenizer` must return integers without padding. Received: a tokenizer with {received}")
         self.tokenizer = tokenizer
         self.vocab_size = tokenizer.vocabulary_size() + len(SPECIALS)
 
-    def encode(self, texts, sampling=0.0, seed=0):
-        """Strings → lists of ids."""
-        if sampling:
-            raise ValueError(f"`sampling` must be 0 for a tokenizer of keras-hub. Received: {sampling=}")
-        texts = list(_clean(texts))
+    def _encode(self, texts):
         rows = self.tokenizer.tokenize(texts) if texts else []
         rows = rows.to_list() if hasattr(rows, "to_list") else rows
         return [[int(i) + len(SPECIALS) for i in row] for row in rows]
 
-    def decode(self, ids):
-        """Lists of ids → strings, up to the first end token and without other special ones."""
-        return [self._decode([i - len(SPECIALS) for i in _content(row) if i != UNKNOWN]) for row in ids]
-
-    def _decode(self, row):
-        text = self.tokenizer.detokenize(row) if row else ""
+    def _decode(self, ids):
+        ids = [i - len(SPECIALS) for i in ids if i != UNKNOWN]
+        text = self.tokenizer.detokenize(ids) if ids else ""
         text = text.numpy() if hasattr(text, "numpy") else text
         return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
 
     def pieces(self, text):
-        """The tokens of a string as a reader would see them."""
         return [self.tokenizer.id_to_token(i - len(SPECIALS)) for i in self.encode([text])[0]]
 
     def in_graph(self):
-        """The same tokenizer for TensorFlow graphs: `tokenize` and `detokenize` of tensors."""
-        return _ShiftedInGraph(self.tokenizer)
+        return _KerasHubInGraph(self.tokenizer)
 
     def save(self, folder):
-        """Writes configuration and vocabulary into a folder."""
         name, config = type(self.tokenizer).__name__, self.tokenizer.get_config()
         if _keras_hub_classes().get(name) is not type(self.tokenizer):
             raise ValueError(f"`tokenizer` must be of a class of keras_hub.tokenizers. Received: {self.tokenizer}")
@@ -249,8 +236,8 @@ class KerasHubTokenizer:
 
     @classmethod
     def load(cls, folder):
-        """Reads what `save` wrote. Keras' own way of loading would import any module that the file names."""
-        path, assets = folder / "keras_hub.json", {"vocabulary", "merges", "proto"}  # which may name foreign files
+        # not by Keras' own deserialization, which would import any module that the file names
+        path, assets = folder / "keras_hub.json", {"vocabulary", "merges", "proto"}  # which could name other files
         content = files.read_json(path, required=("class_name", "config"))
         with files.reading(path):
             make = _keras_hub_classes()[content["class_name"]]
@@ -264,36 +251,40 @@ class KerasHubTokenizer:
 
 
 def _keras_hub_classes():
-    """The tokenizers of keras-hub by name."""
+    """The tokenizer classes of keras-hub by name."""
     from keras_hub import tokenizers
 
     classes = {name: value for name, value in vars(tokenizers).items() if isinstance(value, type)}
-    return {name: value for name, value in classes.items() if value is not tokenizers.Tokenizer}
+    classes.pop("Tokenizer")  # the abstract base
+    return classes
 
 
-class _ShiftedInGraph:
-    """keras-hub gives Python lists outside of a graph: there is always one here."""
+class _KerasHubInGraph:
+    """Always runs in a graph, since keras-hub returns Python lists outside of one."""
 
     def __init__(self, tokenizer):
         import tensorflow as tf
 
-        def detokenize(ids):
-            return tokenizer.detokenize(tf.ragged.boolean_mask(ids, ids >= len(SPECIALS)) - len(SPECIALS))
+        self.tokenizer, self.keep = tokenizer, tf.ragged.boolean_mask
+        self.tokenize = tf.function(self._tokenize, autograph=False)
+        self.detokenize = tf.function(self._detokenize, autograph=False)
 
-        self.tokenize = tf.function(lambda texts: tokenizer.tokenize(texts) + len(SPECIALS), autograph=False)
-        self.detokenize = tf.function(detokenize, autograph=False)
+    def _tokenize(self, texts):
+        return self.tokenizer.tokenize(texts) + len(SPECIALS)
+
+    def _detokenize(self, ids):
+        return self.tokenizer.detokenize(self.keep(ids, ids >= len(SPECIALS)) - len(SPECIALS))
 
 
 TOKENIZERS = {cls.__name__: cls for cls in (SentencePieceTokenizer, ByteTokenizer, KerasHubTokenizer)}
 
-
-# All files that they write.
+# All files that tokenizers write, the vocabularies by keras-hub.
 OWN = {"tokenizer.json", "sentencepiece.model", "keras_hub.json", "merges.txt"}
-OWN |= {f"vocabulary.{kind}" for kind in ("txt", "json", "spm")}  # of keras-hub
+OWN |= {f"vocabulary.{kind}" for kind in ("txt", "json", "spm")}
 
 
 def save_tokenizer(tokenizer, folder):
-    """Writes a tokenizer into a folder of its own, whole or not at all; an earlier tokenizer is replaced.
+    """Writes a tokenizer into a folder of its own, completely or not at all. An earlier tokenizer is replaced.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -321,7 +312,7 @@ def load_tokenizer(folder):
 
 
 def fingerprint(tokenizer):
-    """A string that is another one for another tokenizer: a hash of its class and of all that it writes."""
+    """Returns a hash of the tokenizer's class and files, by which tokenizers are told apart."""
     digest = hashlib.sha256(type(tokenizer).__name__.encode())
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save(pathlib.Path(folder))
@@ -332,35 +323,27 @@ def fingerprint(tokenizer):
 
 
 def longest_translation(length):
-    """How many tokens a translation has at the most, for a source of so many; both with their end token."""
+    """Returns the maximum length of a translation for a source of this length; both count the end token."""
     return 2 * length + 16
 
 
+def truncated(ids, length, text, stacklevel):
+    """Returns the first `length` of the ids of a text. Warns if there are more, with the `stacklevel` of `warnings`."""
+    if len(ids) > length:
+        message = f"{len(ids) - length} of {len(ids)} tokens were cut off: {text[:40]!r} …"
+        warnings.warn(message, stacklevel=stacklevel)
+    return ids[:length]
+
+
 def _clean(texts):
-    """The texts, with "?" in the place of what UTF-8 cannot hold."""
+    """Replaces what UTF-8 cannot encode by "?"."""
     if isinstance(texts, str):
-        raise ValueError(f"`texts` must be several strings. Received: texts={texts[:80]!r}")
+        raise ValueError(f"`texts` must be a list of strings. Received: texts={texts[:80]!r}")
     return (text.encode("utf-8", "replace").decode() for text in texts)
 
 
 def _content(row):
-    """Ids of a row before its end token, without special ones."""
+    """Returns the ids of a row up to its end token, without padding and start tokens."""
     row = [int(i) for i in row]
     row = row[: row.index(END)] if END in row else row
     return [i for i in row if i == UNKNOWN or i >= len(SPECIALS)]
-
-
-def _sentencepiece():
-    try:
-        import sentencepiece
-    except ImportError as error:
-        raise ImportError("Subwords need SentencePiece: pip install 'keras_tfm[train]'") from error
-    return sentencepiece
-
-
-def _text():
-    try:
-        import tensorflow_text
-    except ImportError as error:
-        raise ImportError("Tokenizers inside a graph need tensorflow-text: pip install 'keras_tfm[text]'") from error
-    return tensorflow_text

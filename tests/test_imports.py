@@ -21,8 +21,6 @@ ORDER = [
     "layers",
     "models",
     "text",
-    "runner",
-    "litert",
     "exported",
     "information",
     "data",

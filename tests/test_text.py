@@ -388,7 +388,7 @@ def test_keras_hub_gives_text_back(kind):
 def test_keras_hub_must_give_ids_and_no_padding():
     hub = pytest.importorskip("keras_hub", reason="keras-hub is not installed").tokenizers
     for options in ({"sequence_length": 5}, {"dtype": "string"}):
-        with pytest.raises(ValueError, match="`tokenizer` must give ids and no padding. Received: "):
+        with pytest.raises(ValueError, match="`tokenizer` must return integers without padding. Received: "):
             KerasHubTokenizer(hub.WordPieceTokenizer(["[UNK]", "a"], **options))
 
 
@@ -401,12 +401,15 @@ def test_keras_hub_must_give_ids_and_no_padding():
         (lambda: train_tokenizer(CORPUS, "syllable"), ["`kind` must be one of", "unigram", "kind='syllable'"]),
         (lambda: train_tokenizer(CORPUS, vocab_size=0), ["`vocab_size` must be a positive", "vocab_size=0"]),
         (lambda: train_tokenizer(CORPUS, vocab_size=8.5), ["`vocab_size` must be a positive", "vocab_size=8.5"]),
-        (lambda: train_tokenizer(CORPUS, "bpe", 270), ["`vocab_size` must leave room", "vocab_size=270"]),
-        (lambda: train_tokenizer(CORPUS, "char", 100), ["`vocab_size` must leave room", "vocab_size=100"]),
-        (lambda: train_tokenizer([]), ["`texts`", "must not be empty"]),
-        (lambda: train_tokenizer("a text"), ["`texts` must be several strings", "texts='a text'"]),
-        (lambda: train_tokenizer(CORPUS, colour="blue"), ["`options` must be SentencePiece's", "'colour': 'blue'"]),
-        (lambda: tokenizer("bpe").encode("a text"), ["`texts` must be several strings", "texts='a text'"]),
+        (lambda: train_tokenizer(CORPUS, "bpe", 270), ["`vocab_size` must be large enough", "vocab_size=270"]),
+        (lambda: train_tokenizer(CORPUS, "char", 100), ["`vocab_size` must be large enough", "vocab_size=100"]),
+        (lambda: train_tokenizer([]), ["`texts` must not be empty"]),
+        (lambda: train_tokenizer("a text"), ["`texts` must be a list of strings", "texts='a text'"]),
+        (
+            lambda: train_tokenizer(CORPUS, colour="blue"),
+            ["`options` must be options", "'colour': 'blue'"],
+        ),
+        (lambda: tokenizer("bpe").encode("a text"), ["`texts` must be a list of strings", "texts='a text'"]),
         (lambda: tokenizer("bpe").encode(["a"], sampling=1.5), ["`sampling` must be", "sampling=1.5"]),
         (lambda: tokenizer("bpe").encode(["a"], sampling=-0.1), ["`sampling` must be", "sampling=-0.1"]),
         (lambda: tokenizer("char").encode(["a"], sampling=0.1), ["`sampling` must be 0", "sampling=0.1"]),
@@ -424,7 +427,7 @@ def test_bad_arguments(make, words):
 
 
 def test_a_model_with_other_special_ids_is_refused():
-    with pytest.raises(ValueError, match=r"`model` must have ids 0 to 3 .* Received: .*3, 1, 2, 0"):
+    with pytest.raises(ValueError, match=r"`model` must use ids 0 to 3 .* Received: .*3, 1, 2, 0"):
         train_tokenizer(CORPUS, "bpe", VOCAB_SIZE, pad_id=3, unk_id=0)
 
 

@@ -24,7 +24,7 @@ import sys
 sys.modules["tensorflow"] = sys.modules["keras"] = sys.modules["tensorflow_text"] = None
 import json, warnings
 warnings.simplefilter("ignore")
-from keras_tfm.litert import LiteRTTranslator
+from keras_tfm.exported import LiteRTTranslator
 print(json.dumps(LiteRTTranslator(sys.argv[1])(json.load(sys.stdin))))
 """
 

@@ -56,7 +56,7 @@ def test_long_texts_are_translated_sentence_by_sentence(translator):
 
 
 def test_what_is_cut_is_said(translator):
-    with pytest.warns(UserWarning, match="9977 of 10000 tokens of a sentence were cut off: 'aaaa") as said:
+    with pytest.warns(UserWarning, match="9977 of 10000 tokens were cut off: 'aaaa") as said:
         (cut,) = translator(["a" * 10_000])
     assert cut == translator(["a" * 23])[0] and said[0].filename == __file__  # the caller's line
 
@@ -156,15 +156,15 @@ def test_bad_arguments(tmp_path):
     }.items():
         with pytest.raises(ValueError, match=f"`{name}` must be"):
             Translator(random_model(), BYTES, **{name: value})
-    with pytest.raises(ValueError, match="`coverage_penalty` must be 0 for several models. Received: 2 models"):
+    with pytest.raises(ValueError, match="`coverage_penalty` must be 0 for an ensemble. Received: 2 models"):
         Translator([random_model()] * 2, BYTES, coverage_penalty=0.2)
     with pytest.raises(ValueError, match="`beams` must be a positive integer"):
         Translator(random_model(), BYTES, beams=0)
     with pytest.raises(ValueError, match="`option` must be one of .*'length_penalty'.* Received: option='length'"):
         Translator(random_model(), BYTES, length=0.6)
-    with pytest.raises(FileNotFoundError, match=r"must hold a model.keras"):
+    with pytest.raises(FileNotFoundError, match=r"must contain model.keras"):
         Translator.load(tmp_path)
     (tmp_path / "config.json").write_text("{}")  # CTranslate2 has one, and so has a run
     (tmp_path / "model.bin").touch()
-    with pytest.raises(ValueError, match=r"`folder` must be that of a run.*ctranslate2.*`keras_tfm.exported.load`"):
+    with pytest.raises(ValueError, match=r"`folder` must be a training run.*ctranslate2.*`keras_tfm.exported.load`"):
         Translator.load(tmp_path)

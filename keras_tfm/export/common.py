@@ -8,7 +8,6 @@ import typing
 import keras
 
 from keras_tfm import files, text
-from keras_tfm.exported import DEFAULTS
 
 
 class Verdict(typing.NamedTuple):
@@ -47,7 +46,7 @@ def save_tokenizers(translator, folder):
 
 def save_settings(translator, folder, **settings):
     """Writes translator.json: how the translator searches, other settings, and a checksum of each file."""
-    options = DEFAULTS | {"beams": translator.beams, "coverage_penalty": 0.0} | translator.options
+    options = {"beams": translator.beams, **translator.options}
     options["forbidden"] = sorted(map(int, options["forbidden"]))
     files.write_manifest(folder, **settings, **options)
 

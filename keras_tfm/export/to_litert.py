@@ -18,8 +18,7 @@ from keras_tfm.export.common import (
     tensorflow,
 )
 from keras_tfm.export.lean import lean
-from keras_tfm.exported import NewFolder
-from keras_tfm.litert import LiteRTTranslator
+from keras_tfm.exported import LiteRTTranslator, NewFolder
 from keras_tfm.text import END
 
 # Word → what the converter is told.
