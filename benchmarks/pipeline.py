@@ -17,12 +17,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 
 from keras_tfm import data, text, training
-from keras_tfm.batches import Batches, PackedBatches, padding_share
+from keras_tfm.batches import BucketedBatches, PackedBatches, padding_share
 from keras_tfm.models import PRESETS, transformer
 
 KINDS = {
-    "14 shapes": lambda pairs: Batches(pairs, 4096),
-    "3 shapes": lambda pairs: Batches(pairs, 4096, num_shapes=3),
+    "14 shapes": lambda pairs: BucketedBatches(pairs, 4096),
+    "3 shapes": lambda pairs: BucketedBatches(pairs, 4096, num_shapes=3),
     "packed": lambda pairs: PackedBatches(pairs, 4096),
 }
 
@@ -55,7 +55,7 @@ def served(batches):
 
 def trained(pairs, tokenizer, steps):
     """Target tokens a second of training, once all shapes are compiled."""
-    batches = Batches(pairs, 4096, num_shapes=1)
+    batches = BucketedBatches(pairs, 4096, num_shapes=1)
     model = transformer(tokenizer.vocab_size, **PRESETS["tiny"])
     model.compile("adam", training.SmoothedCrossentropy())
     speed = training.TokensPerSecond(batches.mean_tokens())

@@ -159,7 +159,7 @@ class _Endless(Feed):
             yield self.batches.batch(*divmod(number, len(self.batches)))
 
 
-class Batches(_Epochs):
+class BucketedBatches(_Epochs):
     """Batches of pairs of like length, in few shapes: what XLA compiles is a handful of programs.
 
     Each item is `{"source": (rows, S), "target": (rows, T)}, labels (rows, T)`: sources end with the end token, targets
@@ -184,7 +184,7 @@ class Batches(_Epochs):
     >>> from keras_tfm.data import encode_pairs
     >>> from keras_tfm.text import ByteTokenizer
     >>> pairs = encode_pairs([("ab", "c"), ("d", "e")] * 8, tempfile.mkdtemp(), ByteTokenizer(), verbose=0)
-    >>> batches = Batches(pairs, batch_tokens=24, num_shapes=1)
+    >>> batches = BucketedBatches(pairs, batch_tokens=24, num_shapes=1)
     >>> inputs, labels = batches[0]
     >>> len(batches), inputs["source"].shape, inputs["target"].shape, labels.shape
     (2, (8, 3), (8, 2), (8, 2))
@@ -248,13 +248,13 @@ class Batches(_Epochs):
 class PackedBatches(_Epochs):
     """Batches of one shape, with several pairs in each row: hardly any padding, for models with `packed=True`.
 
-    Each item is inputs and labels, all (rows, length). The inputs are `source` and `target` as in `Batches`, and for
-    both `…_segments`, which count the pairs of a row from 1 on and are 0 on padding, and `…_positions`, which begin
-    with 0 in each pair. Which pairs share a row is the same in all epochs; rows are shuffled.
+    Each item is inputs and labels, all (rows, length). The inputs are `source` and `target` as in `BucketedBatches`,
+    and for both `…_segments`, which count the pairs of a row from 1 on and are 0 on padding, and `…_positions`, which
+    begin with 0 in each pair. Which pairs share a row is the same in all epochs; rows are shuffled.
 
     Args:
         length: tokens of a row, on each side.
-        pairs, batch_tokens, shuffle, seed, copies, worker, num_workers: as in `Batches`.
+        pairs, batch_tokens, shuffle, seed, copies, worker, num_workers: as in `BucketedBatches`.
 
     >>> import tempfile
     >>> from keras_tfm.data import encode_pairs

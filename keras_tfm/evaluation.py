@@ -102,7 +102,7 @@ def perplexity(translator, sources, references, batch_size=64, verbose=0):
 class TranslationScores(keras.callbacks.Callback):
     """Translates a validation sample after each epoch of `fit`, and adds `val_bleu` and `val_chrf` to the logs.
 
-    Callbacks that come after it see them: `EarlyStopping("val_bleu", mode="max")`, `ModelCheckpoint`, `runs.Run`.
+    Callbacks after it in the list see these: `EarlyStopping("val_bleu", mode="max")`, `ModelCheckpoint`, `TrainingRun`.
 
     Args:
         translator: a `Translator` of the model that is trained.

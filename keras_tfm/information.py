@@ -32,7 +32,7 @@ def describe(folder):
         found = [("kind", "saved translator" + (f" of {len(models)} models" if len(models) > 1 else ""))]
         with files.reading(models[0]):
             return [*found, *_of_model(models[0]), *_tokenizers(folder), *_size(folder)]
-    more = "; only the state of a `Run.fit`" if (folder / "state.npz").exists() else ""
+    more = "; only the state of a `TrainingRun`" if (folder / "state.npz").exists() else ""
     raise FileNotFoundError(f"{folder}: holds no run, no saved translator and no export{more}")
 
 
@@ -53,8 +53,7 @@ def _of_run(folder):
         with files.reading(state), open(state, "rb") as file, np.load(file, allow_pickle=False) as arrays:
             saved = json.loads(str(arrays["state"]))
             weights = sum(math.prod(arrays[name].shape) for name in arrays.files if name.startswith("weights/"))
-            epoch, step = saved["place"]
-            done = epoch * (saved["steps_per_epoch"] or 0) + step
+            done = int(saved["step"])
         yield "parameters", f"{weights:,}"
         yield "trained", f"{done:,} of {config['steps']:,} steps"
         if saved["history"]:

@@ -9,7 +9,7 @@ import keras
 from keras_tfm import data, evaluation, files, plots, runs, tasks, text, training
 from keras_tfm.arguments import one_of
 from keras_tfm.backend import machine
-from keras_tfm.batches import Batches, PackedBatches
+from keras_tfm.batches import BucketedBatches, PackedBatches
 from keras_tfm.models import PRESETS, transformer
 from keras_tfm.translator import Translator
 
@@ -117,10 +117,10 @@ def train(out, recipe="default", say=print, **given):
         run = new_run(out, options)
         config = {"options": plain({"recipe": recipe, **given}), "texts": texts, "model": model.get_config()}
         config |= {"tokenizers": [text.fingerprint(tokenizer) for tokenizer in tokenizers]}
-        config |= {"moving_average": bool(options["ema"]), "average": options["average"]}
+        config |= {"average": options["average"]}
         config |= {name: options[name] for name in sorted(CHOSEN)}
         epochs = options["steps"] // options["steps_per_epoch"]
-        check_average(out, epochs, options["average"])
+        check_average(out, options)
         callbacks = watching(out, run, model, valid, tokenizers, batches, options, say)
         files.write_json(out / "config.json", config)  # now that all options have proved to be possible
         say(describe(model, batches, options))
@@ -180,9 +180,10 @@ def chosen_before(out, options, texts):
     return {name: config[name] for name in kept if now[name] is None}
 
 
-def check_average(out, epochs, average):
+def check_average(out, options):
     """Refuses to average more checkpoints than there can be."""
-    most = len(runs.checkpoints(out)) + max(epochs - runs.saved_place(out).epoch, 0)
+    average, per_epoch = options["average"], options["steps_per_epoch"]
+    most = len(runs.checkpoints(out)) + max(options["steps"] // per_epoch - runs.saved_step(out) // per_epoch, 0)
     if average > most:
         raise ValueError(
             f"`average` must be at most {most}, the checkpoints that this run has kept and has yet to write, one for "
@@ -268,7 +269,7 @@ def serve(encoded, options, **how):
     how |= {"batch_tokens": options["batch_tokens"], "seed": options["seed"]}
     if options.get("packed"):
         return PackedBatches(encoded, length=options.get("max_length", 512), **how)
-    return Batches(encoded, num_shapes=options["num_shapes"], **how)
+    return BucketedBatches(encoded, num_shapes=options["num_shapes"], **how)
 
 
 def build(tokenizers, options):
@@ -300,8 +301,8 @@ def compile_model(model, options):
 
 
 def new_run(out, options):
-    stopping = [keras.callbacks.EarlyStopping("val_loss", patience=options["patience"])] if options["patience"] else []
-    return runs.Run(out, max(KEEP, options["average"]), stopping, options["save_minutes"])
+    stopping = runs.EarlyStopping("val_loss", patience=options["patience"]) if options["patience"] else None
+    return runs.TrainingRun(out, max(KEEP, options["average"]), stopping, options["save_minutes"])
 
 
 def watching(out, run, model, valid, tokenizers, batches, options, say):

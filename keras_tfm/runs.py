@@ -1,12 +1,15 @@
-"""The folder of a training run: training that goes on after a kill, and models that can be had from it at any time.
+"""The folder of a training run: training can stop at any time and resume, and a model can be loaded at any time.
 
-config.json       options of the run and the configuration of the model
+config.json       options of the run and configuration of the model
 tokenizer/        or source_tokenizer/ and target_tokenizer/
 data/             encoded texts
-state.npz         all that training needs to go on, written every few minutes and at the end of every epoch
-checkpoints/      weights at the end of the last epochs
-metrics.csv       a row for each epoch
-model.keras       the result
+state.npz         everything that training needs to resume; saved every few minutes and at the end of each epoch
+checkpoints/      weights at the end of each of the last epochs, named by their step
+metrics.csv       one row per epoch
+model.keras       the result: the mean of the last checkpoints
+
+Arrays in state.npz and in checkpoints are stored by the path of their variable, such as
+`weights/decoder/decoder_1/feed_forward/inner/kernel`.
 """
 
 import contextlib
@@ -14,11 +17,11 @@ import csv
 import json
 import math
 import pathlib
+import re
 import signal
 import sys
 import threading
 import time
-import typing
 
 import keras
 import numpy as np
@@ -28,176 +31,161 @@ from keras_tfm import files, text
 from keras_tfm.arguments import positive
 from keras_tfm.progress import duration
 
-BEGIN_AGAIN = "delete it, and the same command begins again, while `keras-tfm finish` takes the last checkpoint"
+START_OVER = "delete it; then the same command starts over, or `keras-tfm finish` uses the last checkpoint"
 TOKENIZERS = ["tokenizer"], ["source_tokenizer", "target_tokenizer"]  # one for both sides, or one for each
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training was interrupted by a signal, and its state was saved."""
+    """Training was interrupted by a signal, after its state was saved."""
 
     def __init__(self, message, number):
         super().__init__(message)
         self.signal = number
 
 
-class Place(typing.NamedTuple):
-    """Where training stands: epochs that are done, and steps that are done in the next one."""
+class EarlyStopping(keras.callbacks.EarlyStopping):
+    """Keras' `EarlyStopping`; its best value and its patience survive when a `TrainingRun` resumes."""
 
-    epoch: int = 0
-    step: int = 0
+    saved = None  # state to resume from
+
+    def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
+        if self.saved:
+            self.best, self.best_epoch, self.wait, self.stopped_epoch = self.saved
+
+    def state(self):
+        return [self.best, self.best_epoch, self.wait, self.stopped_epoch]
 
 
-class Run(keras.callbacks.Callback):
-    """A folder from which training goes on after a kill as if nothing had happened.
+class TrainingRun(keras.callbacks.Callback):
+    """A folder in which training resumes after an interruption as if nothing had happened.
 
     Args:
-        folder: where state, checkpoints and metrics are written, each whole or not at all.
-        keep: how many checkpoints of weights stay, for `average_checkpoints`.
-        siblings: callbacks such as `EarlyStopping` whose best value and patience must survive.
-        minutes: how often the state is saved within an epoch.
+        folder: where state, checkpoints and metrics are written. Each file is written completely or not at all.
+        keep: number of checkpoints to keep, for `average_checkpoints`.
+        stopping: None, or an `EarlyStopping` of this module.
+        minutes: how often to save the state within an epoch.
 
-    `Run(folder).fit(model, batches, epochs=10)` takes the place of `model.fit`. While it runs, Ctrl-C and SIGTERM end
-    it after the current step, with the state saved; the second time at once.
+    Use `TrainingRun(folder).fit(model, batches, epochs=10)` instead of `model.fit`. Ctrl-C or SIGTERM then ends
+    training after the current step, with the state saved. A second one ends it at once.
     """
 
-    SIBLING_STATE = ("best", "best_epoch", "wait", "stopped_epoch")
-
-    def __init__(self, folder, keep=10, siblings=(), minutes=3.0):
+    def __init__(self, folder, keep=10, stopping=None, minutes=3.0):
         super().__init__()
-        self.folder, self.keep, self.siblings = pathlib.Path(folder), positive("keep", keep), list(siblings)
+        self.folder, self.keep, self.stopping = pathlib.Path(folder), positive("keep", keep), stopping
         if not minutes > 0:
             raise ValueError(f"`minutes` must be positive. Received: {minutes=}")
-        self.seconds, self.place, self.saved_place = 60 * minutes, Place(), Place()
-        self.history, self.sibling_state, self.metrics, self.patience = [], [], [], None
-        self.steps_per_epoch = self.saved_steps_per_epoch = self.divided_epoch = self.signal = None
+        self.seconds, self.step, self.saved_step, self.steps_per_epoch = 60 * minutes, 0, 0, None
+        self.history, self.metrics, self.patience, self.signal = [], {}, None, None
 
     def fit(self, model, batches, epochs, steps_per_epoch=None, callbacks=(), **options):
-        """Trains like `model.fit`, from where the last run in this folder was stopped.
+        """Trains like `model.fit`, starting where the last run in this folder stopped.
 
         Args:
-            model: compiled.
-            batches: `Batches` or `PackedBatches`.
-            epochs, steps_per_epoch: how many epochs, of how many steps each; by default those of `batches`.
-            callbacks, **options: of `model.fit`; metrics that callbacks add to the logs are written as well.
+            model: a compiled model.
+            batches: `BucketedBatches` or `PackedBatches`.
+            epochs, steps_per_epoch: number of epochs and of steps in each; one pass over `batches` by default.
+            callbacks, **options: as for `model.fit`. Metrics that callbacks add to the logs are saved too.
         """
         self.steps_per_epoch = positive("steps_per_epoch", steps_per_epoch or len(batches))
+        callbacks = [*callbacks, *([self.stopping] if self.stopping else []), self]
         with self.catching_signals():
-            while True:  # twice at most: what is left of an epoch, and all others
-                self.place = self.restore(model)
-                epoch, step = self.place
-                self.divided_epoch = epoch + 1 if step else None
-                if self.saved_steps_per_epoch not in (None, self.steps_per_epoch):
-                    raise ValueError(
-                        f"`steps_per_epoch` must be {self.saved_steps_per_epoch}, since {self.folder / 'state.npz'} "
-                        f"was saved with it. Received: steps_per_epoch={self.steps_per_epoch}"
-                    )
-                if epoch >= epochs or self.stopped_early():
-                    model.optimizer.finalize_variable_values(model.trainable_variables)  # a moving average, if any
-                    self.write_metrics()  # which may have been damaged since
-                    return
+            self.restore(model)
+            while self.step < epochs * self.steps_per_epoch and not self.stopped_early():
+                epoch, step = divmod(self.step, self.steps_per_epoch)
+                self.partial, self.patience = step > 0, None
                 model.fit(
-                    batches.repeat(epoch * self.steps_per_epoch + step),
+                    batches.repeat(self.step),
                     steps_per_epoch=self.steps_per_epoch - step,
                     initial_epoch=epoch,
                     epochs=epochs,
-                    callbacks=[*callbacks, *self.siblings, self],
+                    callbacks=callbacks,
                     shuffle=False,
                     **options,
                 )
-                if self.place.epoch >= epochs or self.stopped_early():
-                    return
+                if self.partial:  # the rest of an epoch; Keras has ended it like the end of all training
+                    self.restore(model)
+            model.optimizer.finalize_variable_values(model.trainable_variables)  # the moving average, if any
+            self.write_metrics()
 
     def restore(self, model):
-        """Sets all variables to the saved ones, and returns the `Place` at which training goes on."""
+        """Loads the saved state into the model and its optimizer. Returns the step at which training resumes."""
         path = self.folder / "state.npz"
-        model.optimizer.build(model.trainable_variables)  # inside `fit`, TensorFlow would trace the step twice for it
+        model.optimizer.build(model.trainable_variables)  # if `fit` did it, TensorFlow would trace the step twice
         if not path.exists():
-            return Place()
-        arrays = files.read_arrays(path, BEGIN_AGAIN)
-        state = _read_state(path, arrays)
-        for kind, variables in {"weights": model.weights, "others": _others(model)}.items():
-            _assign(path, kind, variables, arrays)
-        self.metrics = _of_kind("metrics", arrays)
-        self.history, self.sibling_state, self.patience = state["history"], state["siblings"], state["patience"]
-        self.saved_place, self.saved_steps_per_epoch = state["place"], state["steps_per_epoch"]
-        return self.saved_place
+            return self.step
+        state, arrays, variables = _read_state(self.folder), files.read_arrays(path, START_OVER), _variables(model)
+        if self.steps_per_epoch not in (None, state["steps_per_epoch"]):
+            raise ValueError(
+                f"`steps_per_epoch` must be {state['steps_per_epoch']}, as in {path}. "
+                f"Received: steps_per_epoch={self.steps_per_epoch}"
+            )
+        for key, value in _matching(path, variables, arrays, STATE_KINDS).items():
+            variables[key].assign(value)
+        self.metrics = {key: value for key, value in arrays.items() if key.startswith("metrics/")}
+        self.history, self.patience = state["history"], state["patience"]
+        self.step = self.saved_step = state["step"]
+        if self.stopping:
+            self.stopping.saved = state["stopping"]
+        return self.step
 
     def stopped_early(self):
-        """Whether `EarlyStopping` ended the run before, and has no more patience now than then."""
-        patience = _patience(self.siblings)
-        return self.patience is not None and patience is not None and patience <= self.patience
-
-    @property
-    def step(self):
-        """Steps since the beginning of the run."""
-        return self.place.epoch * self.steps_per_epoch + self.place.step
+        """Whether `EarlyStopping` has ended this run, with at least as much patience as now."""
+        return self.stopping is not None and self.patience is not None and self.stopping.patience <= self.patience
 
     def on_train_begin(self, logs=None):
-        self.saved = time.monotonic()
-        for sibling, state in zip(self.siblings, self.sibling_state, strict=False):
-            for name, value in state.items():
-                setattr(sibling, name, value)
+        if self.steps_per_epoch is None:
+            raise ValueError("`TrainingRun` must be used by its method `fit`. Received: a `TrainingRun` as a callback")
+        self.saved_at = time.monotonic()
 
     def on_train_batch_end(self, batch, logs=None):
-        self.place = Place(self.place.epoch, self.place.step + 1)
-        for variable, value in zip(self.model.metrics_variables if self.metrics else (), self.metrics, strict=True):
-            variable.assign(variable + value)  # sums of what the first part of this epoch has seen
-        self.metrics = []
+        self.step += 1
+        if self.metrics:  # add what the metrics had summed up before this epoch was interrupted
+            variables = _by_path("metrics", self.model.metrics_variables)
+            for key, value in _matching(self.folder / "state.npz", variables, self.metrics, ("metrics",)).items():
+                variables[key].assign(variables[key] + value)
+            self.metrics = {}
         loss = (logs or {}).get("loss", 0.0)
         if not math.isfinite(loss):
-            self.diverged(f"the loss became {loss}")
-        if self.place.step == self.steps_per_epoch:
-            return  # the end of the epoch saves more, and is near
-        if self.steps_per_epoch and (self.signal is not None or time.monotonic() - self.saved > self.seconds):
-            self.save()
+            self.raise_diverged(f"the loss became {loss}")
+        if self.step % self.steps_per_epoch == 0:
+            return  # `on_epoch_end` is next, and saves
+        if self.signal is not None or time.monotonic() - self.saved_at > self.seconds:
+            self.save(self.arrays())
         self.raise_interrupted()
 
     def on_epoch_end(self, epoch, logs=None):
         self.history.append({"epoch": epoch + 1, **{name: float(value) for name, value in (logs or {}).items()}})
-        self.place = Place(epoch + 1, 0)
-        if self.model.stop_training:
-            self.patience = _patience(self.siblings)
-        weights = _result(self.model)
-        self.check_finite(weights)
-        files.write_arrays(self.folder / "checkpoints" / f"{epoch + 1:05d}.npz", weights)
+        if self.model.stop_training and self.stopping:
+            self.patience = self.stopping.patience
+        arrays = self.arrays()
+        result = {key: _averaged(key, arrays) for key in arrays if key.startswith("weights/")}
+        files.write_arrays(self.folder / "checkpoints" / f"{self.step:08d}.npz", result)
         self.write_metrics()
-        self.save()
-        if len(self.history) == self.divided_epoch:
-            self.model.stop_training = True  # the epochs behind it have all their steps, in another `fit`
-        for other in {*_all_checkpoints(self.folder)} - {*checkpoints(self.folder)[-self.keep :]}:
-            other.unlink()
+        self.save(arrays)
+        if self.partial:
+            self.model.stop_training = True  # the other epochs have more steps: `TrainingRun.fit` goes on with them
+        for path in {*_all_checkpoints(self.folder)} - {*checkpoints(self.folder)[-self.keep :]}:
+            path.unlink()
         self.raise_interrupted()
 
-    def raise_interrupted(self):
-        if self.signal is not None:
-            raise Interrupted(f"{signal.Signals(self.signal).name} after step {self.step:,}", self.signal)
+    def arrays(self):
+        """The arrays of all variables to save, after a check that the weights are finite."""
+        # `self.model`, since this property of Keras brings the variables up to date on JAX
+        arrays = {key: _to_numpy(variable) for key, variable in _variables(self.model).items()}
+        if not all(np.isfinite(value).all() for key, value in arrays.items() if key.startswith("weights/")):
+            self.raise_diverged("weights became infinite or NaN")
+        return arrays
 
-    def save(self):
-        """Writes the state."""
-        model = self.model  # on JAX, this is what brings the variables up to date
-        weights = _arrays("weights", model.weights)
-        self.check_finite(weights)
-        siblings = [{name: getattr(s, name) for name in self.SIBLING_STATE if hasattr(s, name)} for s in self.siblings]
-        state = {"place": self.place, "history": self.history, "siblings": siblings, "patience": self.patience}
-        state["steps_per_epoch"] = self.steps_per_epoch
-        arrays = weights | _arrays("others", _others(model))
-        if self.place.step:
-            arrays |= _arrays("metrics", model.metrics_variables)
+    def save(self, arrays):
+        """Writes state.npz."""
+        state = {"step": self.step, "steps_per_epoch": self.steps_per_epoch, "history": self.history}
+        state |= {"patience": self.patience, "stopping": self.stopping and self.stopping.state()}
+        if self.step % self.steps_per_epoch:
+            metrics = _by_path("metrics", self.model.metrics_variables)
+            arrays |= {key: _to_numpy(variable) for key, variable in metrics.items()}
         files.write_arrays(self.folder / "state.npz", {"state": np.array(json.dumps(state, default=float)), **arrays})
-        self.sibling_state, self.saved, self.saved_place = siblings, time.monotonic(), self.place
-
-    def check_finite(self, weights):
-        if not all(np.isfinite(value).all() for value in weights.values()):
-            self.diverged("weights became infinite or NaN")
-
-    def diverged(self, what):
-        rate = float(ops.convert_to_numpy(self.model.optimizer.learning_rate))
-        saved = self.saved_place.epoch * (self.steps_per_epoch or 0) + self.saved_place.step
-        kept = f"{self.folder / 'state.npz'} keeps step {saved:,}" if saved else "nothing was saved before"
-        where = f"epoch {self.place.epoch + 1}, step {self.place.step:,}, at a learning rate of {rate:.2g}"
-        raise FloatingPointError(
-            f"{what} in {where}; {kept}. Try a lower learning rate, more warm-up steps, `clipnorm=1`, or float32"
-        )
+        self.saved_at, self.saved_step = time.monotonic(), self.step
 
     def write_metrics(self):
         names = list(dict.fromkeys(name for row in self.history for name in row))
@@ -206,38 +194,52 @@ class Run(keras.callbacks.Callback):
             table.writeheader()
             table.writerows(self.history)
 
+    def raise_diverged(self, what):
+        rate = float(ops.convert_to_numpy(self.model.optimizer.learning_rate))
+        saved = f"{self.folder / 'state.npz'} still holds step {self.saved_step:,}"
+        raise FloatingPointError(
+            f"{what} in step {self.step:,}, at a learning rate of {rate:.2g}; "
+            f"{saved if self.saved_step else 'nothing was saved before'}. "
+            "Try a lower learning rate, more warm-up steps, `clipnorm=1`, or float32"
+        )
+
+    def raise_interrupted(self):
+        if self.signal is not None:
+            raise Interrupted(f"{signal.Signals(self.signal).name} after step {self.step:,}", self.signal)
+
     @contextlib.contextmanager
     def catching_signals(self):
-        """In the main thread, the first Ctrl-C or SIGTERM waits for the end of a step; the second does not."""
+        """The first Ctrl-C or SIGTERM waits for the end of the step. Only the main thread can catch signals."""
         self.signal = None
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-
-        def caught(number, frame):
-            if self.signal is not None:
-                raise KeyboardInterrupt
-            self.signal = number
-            print("\nstopping after this step; once more to stop at once", file=sys.stderr, flush=True)
-
-        before = {number: signal.signal(number, caught) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, self.catch) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+        self.raise_interrupted()  # for a signal after the last step
+
+    def catch(self, number, frame):
+        """The signal handler."""
+        if self.signal is not None:
+            raise KeyboardInterrupt
+        self.signal = number
+        print("\nstopping after this step; press Ctrl-C again to stop at once", file=sys.stderr, flush=True)
 
 
 class TimeEstimate(keras.callbacks.Callback):
-    """Says once, after a few steps, how long training will take.
+    """Prints once, after a few steps, how long training will take.
 
     Args:
-        run: the `Run` whose steps are counted.
-        steps: how many there are in all.
-        hint: what to say beside it if that is longer than half an hour.
+        run: the `TrainingRun` whose steps are counted.
+        steps: total number of steps.
+        hint: a line to print as well if training will take longer than half an hour.
     """
 
-    AFTER, LONG = 12, 1800  # steps, of which the first ones compile; seconds
+    AFTER, LONG = 12, 1800  # steps to measure, since the first ones compile; seconds
 
     def __init__(self, run, steps, hint=""):
         super().__init__()
@@ -256,109 +258,61 @@ class TimeEstimate(keras.callbacks.Callback):
         self.times = None
 
 
-def checkpoints(folder):
-    """The checkpoints of a `Run`, oldest first; without those of epochs that are yet to be done again."""
-    found = _all_checkpoints(folder)
-    if not (pathlib.Path(folder) / "state.npz").exists():
-        return found
-    epoch = saved_place(folder).epoch
-    return [path for path in found if int(path.stem) <= epoch]
-
-
-def average_checkpoints(model, paths):
-    """Sets the weights of a model to the mean of those in checkpoint files, which `Run` wrote."""
-    paths = list(paths)
-    if not paths:
-        raise ValueError("`paths` must name at least one checkpoint. Received: none")
-    sums = [0.0] * len(model.weights)
-    for path in paths:
-        arrays = _checked(path, "weights", model.weights, files.read_arrays(path))
-        sums = [total + array.astype("float64") for total, array in zip(sums, arrays, strict=True)]
-    for weight, total in zip(model.weights, sums, strict=True):
-        weight.assign((total / len(paths)).astype("float32"))
+# ── reading a run ──
 
 
 def is_run(folder):
-    """Whether `keras-tfm train` has been here; exports for CTranslate2 have a `config.json`, too."""
+    """Whether the folder is that of a run; CTranslate2 exports have a `config.json` too."""
     folder = pathlib.Path(folder)
     return (folder / "config.json").exists() and not (folder / "translator.json").exists()
 
 
+def read_config(folder):
+    """The content of a run's `config.json`."""
+    required = ("options", "texts", "model", "tokenizers", "average", "steps", "steps_per_epoch")
+    required += ("batch_tokens", "num_shapes", "learning_rate", "warmup_steps")
+    remedy = "delete it, and run the same `keras-tfm train` command again"
+    return files.read_json(pathlib.Path(folder) / "config.json", required, remedy)
+
+
+def saved_step(folder):
+    """The number of steps that a run has saved."""
+    return _read_state(folder)["step"]
+
+
+def checkpoints(folder):
+    """Paths of a run's checkpoints, oldest first; without those of steps that it would train again."""
+    newest = saved_step(folder) or math.inf  # without a state, all of them
+    return [path for path in _all_checkpoints(folder) if int(path.stem) <= newest]
+
+
+def average_checkpoints(model, paths):
+    """Sets the weights of a model to the mean of those in files that a `TrainingRun` wrote.
+
+    Of a `state.npz`, the moving averages are used where the optimizer has them.
+    """
+    paths = list(paths)
+    if not paths:
+        raise ValueError("`paths` must name at least one checkpoint. Received: none")
+    weights = _by_path("weights", model.weights)
+    sums = dict.fromkeys(weights, 0.0)
+    for path in paths:
+        arrays = files.read_arrays(path)
+        _matching(path, weights, arrays, ("weights",))
+        sums = {key: total + _averaged(key, arrays).astype("float64") for key, total in sums.items()}
+    for key, weight in weights.items():
+        weight.assign((sums[key] / len(paths)).astype("float32"))
+
+
 def load_tokenizers(folder):
-    """The one tokenizer of a folder, or those of source and target."""
+    """The tokenizer of both sides in a list, or those of source and target."""
     folder = pathlib.Path(folder)
     names = next((names for names in TOKENIZERS if (folder / names[0]).exists()), TOKENIZERS[0])
     return [text.load_tokenizer(folder / name) for name in names]
 
 
-def load_model(folder):
-    """The model of a run at any moment: the result if it is up to date, else the latest state or checkpoint.
-
-    Returns:
-        the model, and a sentence that says what it is; "" for the result of a finished run.
-    """
-    folder = pathlib.Path(folder)
-    path, newest = folder / "model.keras", saved_step(folder)
-    if path.exists():
-        model = load_keras(path)
-        if model.metadata.get("step", newest) >= newest:
-            return model, "" if model.metadata.get("finished", True) else f"{path}, of a run that is not finished"
-    config = read_config(folder)
-    model = new_model(folder, config)
-    found = [path for path in (folder / "state.npz", *checkpoints(folder)[-1:]) if path.exists()]
-    newest = newest or _step(checkpoints(folder), config)
-    if not found:
-        raise FileNotFoundError(
-            f"{folder}: nothing is trained yet; `keras-tfm train` saves every few minutes and when it is interrupted"
-        )
-    average_checkpoints(model, found[:1])
-    model.metadata |= {"step": newest, "finished": False}
-    return model, f"{found[0]}, step {newest:,} of {config['steps']:,}; `keras-tfm finish {folder}` makes a model of it"
-
-
-def finish(folder, average=1):
-    """Writes `model.keras` of a run at any moment: the mean of its last checkpoints, without the optimizer.
-
-    Args:
-        folder: of a run.
-        average: of how many checkpoints; the latest state counts as one of them.
-
-    Returns:
-        the model, and a sentence that says what it is made of.
-    """
-    folder = pathlib.Path(folder)
-    config, found = read_config(folder), checkpoints(folder)
-    model, step = new_model(folder, config), saved_step(folder) or _step(found, config)
-    behind = _step(found, config) < step and not config["moving_average"]  # which only checkpoints have
-    if (behind or not found) and (folder / "state.npz").exists():
-        found.append(folder / "state.npz")
-    if not found:
-        raise FileNotFoundError(f"{folder}: nothing is trained yet")
-    found = found[-average:]
-    average_checkpoints(model, found)
-    stopped_early = _saved_state(folder).get("patience") is not None
-    model.metadata |= {"step": step, "averaged": len(found), "finished": step >= config["steps"] or stopped_early}
-    with files.whole(folder / "model.keras") as new:
-        model.save(new)
-    number = "the mean of the last " + str(len(found)) + " checkpoints" if len(found) > 1 else found[0].name
-    if len(found) < average:
-        number += f" ({average} were asked for)"
-    return model, f"{number}, after step {step:,} of {config['steps']:,}"
-
-
-def new_model(folder, config):
-    """The model of a run's configuration, with new weights."""
-    import keras_tfm.models
-
-    with files.reading(pathlib.Path(folder) / "config.json", BEGIN_AGAIN):
-        # decodes in float32, whatever the precision of training
-        model = keras_tfm.models.SequenceModel.from_config(config["model"] | {"dtype": "float32"})
-    model.metadata = {"tokenizers": config["tokenizers"]}
-    return model
-
-
 def load_keras(path):
-    """A model that was saved as a .keras file; nothing in the file is executed."""
+    """The model of a .keras file; nothing in the file is executed."""
     import keras_tfm.models
 
     path = pathlib.Path(path)
@@ -366,100 +320,145 @@ def load_keras(path):
     with files.reading(path):
         model = keras.models.load_model(path, compile=False)  # `safe_mode` is on by default
     if not isinstance(model, keras_tfm.models.SequenceModel):
-        raise files.DamagedFile(path, f"holds a {type(model).__name__}, no model of keras_tfm.models")
+        raise files.DamagedFile(path, f"holds a {type(model).__name__}, not a model of keras_tfm.models")
     return model
 
 
-def read_config(folder):
-    """What `config.json` says of a run."""
-    required = ("options", "texts", "model", "tokenizers", "average", "moving_average", "steps", "steps_per_epoch")
-    required += ("batch_tokens", "num_shapes", "learning_rate", "warmup_steps")
-    again = "delete it, and run the same `keras-tfm train` command again"
-    return files.read_json(pathlib.Path(folder) / "config.json", required, again)
+def load_model(folder):
+    """The model of a run at any time: `model.keras` if it is up to date, else the latest state or checkpoint.
+
+    Returns:
+        the model, and a sentence that says where it comes from; "" for the result of a finished run.
+    """
+    folder = pathlib.Path(folder)
+    path, newest = folder / "model.keras", saved_step(folder)
+    model = load_keras(path) if path.exists() else None
+    if model and model.metadata.get("step", newest) >= newest:
+        return model, "" if model.metadata.get("finished", True) else f"{path}, of a run that is not finished"
+    model, ((step, path),), steps = _average_of_last(folder, 1)
+    return model, f"{path}, step {step:,} of {steps:,}; `keras-tfm finish {folder}` writes it as model.keras"
 
 
-def saved_place(folder):
-    """The `Place` at which a run would go on."""
-    return _saved_state(folder)["place"]
+def finish(folder, average=1):
+    """Writes `model.keras` of a run at any time: the mean of its last checkpoints, without the optimizer.
+
+    Args:
+        folder: folder of the run.
+        average: number of checkpoints to average. The state counts as one if it is newer than the last checkpoint.
+
+    Returns:
+        the model, and a sentence that says what it was made from.
+    """
+    folder = pathlib.Path(folder)
+    model, found, steps = _average_of_last(folder, average)
+    step, path = found[-1]
+    with files.whole(folder / "model.keras") as new:
+        model.save(new)
+    made_from = f"the mean of the last {len(found)} checkpoints" if len(found) > 1 else path.name
+    if len(found) < average:
+        made_from += f" ({average} were requested)"
+    return model, f"{made_from}, after step {step:,} of {steps:,}"
 
 
-def saved_step(folder):
-    """How many steps a run has saved."""
-    state = _saved_state(folder)
-    return state["place"].epoch * (state["steps_per_epoch"] or 0) + state["place"].step
+def _average_of_last(folder, count):
+    """The model of a run with the mean of its last snapshots, those snapshots, [(step, path)], and the run's steps."""
+    import keras_tfm.models
+
+    config, state = read_config(folder), _read_state(folder)
+    with files.reading(folder / "config.json", START_OVER):
+        # float32 for decoding, whatever the precision of training
+        model = keras_tfm.models.SequenceModel.from_config(config["model"] | {"dtype": "float32"})
+    found = [(int(path.stem), path) for path in checkpoints(folder)]
+    if state["step"] > max((step for step, _ in found), default=0):
+        found.append((state["step"], folder / "state.npz"))
+    if not found:
+        raise FileNotFoundError(
+            f"{folder}: nothing is trained yet; `keras-tfm train` saves every few minutes and when it is interrupted"
+        )
+    found = found[-count:]
+    average_checkpoints(model, [path for _, path in found])
+    step, steps = found[-1][0], config["steps"]
+    model.metadata = {"tokenizers": config["tokenizers"], "step": step, "averaged": len(found)}
+    model.metadata["finished"] = step >= steps or state["patience"] is not None
+    return model, found, steps
 
 
 def _all_checkpoints(folder):
     return sorted((pathlib.Path(folder) / "checkpoints").glob("[0-9]*.npz"))
 
 
-def _step(paths, config):
-    """The step of the last checkpoint; 0 if there is none."""
-    return int(paths[-1].stem) * config["steps_per_epoch"] if paths else 0
-
-
-def _saved_state(folder):
+def _read_state(folder):
+    """What state.npz says about the run, without its other arrays."""
     path = pathlib.Path(folder) / "state.npz"
     if not path.exists():
-        return {"place": Place(), "steps_per_epoch": None}
-    with files.reading(path, BEGIN_AGAIN), open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-        return _read_state(path, arrays)  # of which only the state is read
-
-
-def _read_state(path, arrays):
-    with files.reading(path, BEGIN_AGAIN):
+        return {"step": 0, "patience": None}
+    with files.reading(path, START_OVER), open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
         state = json.loads(str(arrays["state"]))
-        epoch, step = state["place"]
-        return state | {"place": Place(int(epoch), int(step))}
+        if "place" in state:
+            again = (
+                "delete it and checkpoints/ to use model.keras or to start over, or finish the run with that version"
+            )
+            raise files.DamagedFile(path, "written by an earlier version of keras_tfm", again)
+        return state | {"step": int(state["step"]), "patience": state["patience"]}
 
 
-def _patience(siblings):
-    return max((sibling.patience for sibling in siblings if hasattr(sibling, "patience")), default=None)
+# ── variables ↔ arrays ──
+
+STATE_KINDS = ("weights", "averages", "seeds", "optimizer")
 
 
-def _others(model):
-    """Seeds of dropout, and what the optimizer remembers."""
+def _variables(model):
+    """All variables that training changes, by kind and path; metrics aside."""
+    weights = _by_path("weights", model.weights)
+    averages = {f"{weight.path.replace('/', '_')}_average": key for key, weight in weights.items()}  # Keras' names
     known = {id(variable) for variable in (*model.weights, *model.metrics_variables)}
-    return [v for v in model.variables if id(v) not in known] + list(model.optimizer.variables)
-
-
-def _result(model):
-    """The weights that training is for, as arrays: a moving average, where the optimizer has one."""
-    weights = _arrays("weights", model.weights)
-    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    if not optimizer.use_ema:
-        return weights
-    optimizer.finalize_variable_values(model.trainable_variables)
-    averages = _arrays("weights", model.weights)
-    _assign("", "weights", model.weights, weights)
-    return averages
-
-
-def _arrays(kind, variables):
-    return {f"{kind}/{number}": _numpy(variable) for number, variable in enumerate(variables)}
-
-
-def _of_kind(kind, arrays):
-    count = sum(name.startswith(f"{kind}/") for name in arrays)
-    return [arrays[f"{kind}/{number}"] for number in range(count)]
-
-
-def _checked(path, kind, variables, arrays):
-    """The arrays of a kind, or an error if these are not those of the variables."""
-    found = _of_kind(kind, arrays)
-    if [array.shape for array in found] != [tuple(variable.shape) for variable in variables]:
-        raise ValueError(
-            f"{path}: must come from the same model and optimizer. "
-            f"Received: {len(found)} {kind}, the model has {len(variables)}, or of other shapes"
-        )
+    found = weights | _by_path("seeds", [v for v in model.variables if id(v) not in known])
+    for key, variable in _by_path("optimizer", model.optimizer.variables).items():
+        if variable.name in averages:
+            key = averages[variable.name].replace("weights/", "averages/", 1)
+        found[key] = variable
     return found
 
 
-def _assign(path, kind, variables, arrays):
-    for variable, value in zip(variables, _checked(path, kind, variables, arrays), strict=True):
-        variable.assign(value)
+def _by_path(kind, variables):
+    """Variables by kind and path, with the same keys in every process.
+
+    Keras appends numbers to names, `dense_3`, by counting all layers of the process. Here the count begins anew in each
+    parent: `dense`, `dense_1`, in the order of `variables`.
+    """
+    found, siblings = {}, {}
+    for variable in variables:
+        key, parts = kind, variable.path.split("/")
+        for depth, part in enumerate(parts, 1):
+            key += "/" + re.sub(r"_\d+(?=_|$)", "", part)
+            numbers = siblings.setdefault(key, {})
+            number = numbers.setdefault(part if depth < len(parts) else id(variable), len(numbers))
+            key += f"_{number}" if number else ""
+        found[key] = variable
+    return found
 
 
-def _numpy(variable):
+def _matching(path, variables, arrays, kinds):
+    """The arrays of some kinds; an error names those that are missing, extra or of another shape."""
+    found = {key: array for key, array in arrays.items() if key.split("/")[0] in kinds}
+    wrong = [f"no {key} ({variable.path})" for key, variable in variables.items() if key not in found]
+    wrong += [f"{key}, which the model does not have" for key in found if key not in variables]
+    wrong += [
+        f"{key} of shape {found[key].shape} instead of {tuple(variable.shape)}"
+        for key, variable in variables.items()
+        if key in found and found[key].shape != tuple(variable.shape)
+    ]
+    if wrong:
+        more = f"; and {len(wrong) - 3} more differences" if len(wrong) > 3 else ""
+        raise ValueError(f"{path}: must come from the same model and optimizer. Received: {'; '.join(wrong[:3])}{more}")
+    return found
+
+
+def _averaged(key, arrays):
+    """The array of a weight, or its moving average if the optimizer keeps one."""
+    return arrays.get(key.replace("weights/", "averages/", 1), arrays[key])
+
+
+def _to_numpy(variable):
     value = ops.convert_to_numpy(variable)
-    return value.astype("float32") if value.dtype.kind == "V" else value  # NumPy's files know no bfloat16
+    return value.astype("float32") if value.dtype.kind == "V" else value  # NumPy cannot save bfloat16

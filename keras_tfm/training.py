@@ -76,7 +76,7 @@ class SmoothedCrossentropy(keras.losses.Loss):
     Args:
         smoothing: the share of the probability that is spread over the whole vocabulary.
         r_drop: weight of R-Drop (https://arxiv.org/abs/2106.14448), by which two passes of a row with different dropout
-            must agree; for batches that hold each row twice, `Batches(…, copies=2)`. Others have no such term.
+            must agree; for batches that hold each row twice, `BucketedBatches(…, copies=2)`. Others have no such term.
         reduction: "mean_with_sample_weight", there is no other.
 
     Call arguments:

@@ -16,7 +16,7 @@ import pytest
 from conftest import BACKEND, BYTES, encode, once, random_texts, texts_of
 
 from keras_tfm import batches as module
-from keras_tfm.batches import Batches, PackedBatches, choose_shapes, padding_share
+from keras_tfm.batches import BucketedBatches, PackedBatches, choose_shapes, padding_share
 from keras_tfm.data import ParallelFiles, TokenPairs
 from keras_tfm.text import END, START, train_tokenizer
 
@@ -75,9 +75,9 @@ def equal(first, second):
 
 
 KINDS = {
-    "one shape": functools.partial(Batches, num_shapes=1),
-    "shapes": functools.partial(Batches, num_shapes=4),
-    "many shapes": functools.partial(Batches, num_shapes=40),
+    "one shape": functools.partial(BucketedBatches, num_shapes=1),
+    "shapes": functools.partial(BucketedBatches, num_shapes=4),
+    "many shapes": functools.partial(BucketedBatches, num_shapes=40),
     "packed": functools.partial(PackedBatches, length=40),
 }
 EVERY_KIND = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
@@ -190,7 +190,7 @@ def test_one_pair_is_enough(make, tmp_path):
 
 def test_each_shape_is_for_pairs_that_need_it(pairs):
     """But for those left over, a pair is never in a larger shape than it must be."""
-    batches = Batches(pairs, 160, num_shapes=4)
+    batches = BucketedBatches(pairs, 160, num_shapes=4)
     larger = 0
     for inputs, labels in batches:
         shape = inputs["source"].shape[1], labels.shape[1]
@@ -226,7 +226,7 @@ def test_more_shapes_never_give_more_padding(seed, longest):
 
 def test_batches_of_more_shapes_have_less_padding_and_packed_ones_hardly_any(tmp_path):
     pairs = encode(random_texts(800), tmp_path)
-    shares = [padding_share(Batches(pairs, 300, num_shapes=number)) for number in (1, 4)]
+    shares = [padding_share(BucketedBatches(pairs, 300, num_shapes=number)) for number in (1, 4)]
     assert 0 < padding_share(PackedBatches(pairs, 300, length=100)) < shares[1] < shares[0]
 
 
@@ -240,7 +240,7 @@ def multi30k(folder):
     return encode(pairs, folder, tokenizer)
 
 
-@pytest.mark.parametrize("make", [Batches, PackedBatches])
+@pytest.mark.parametrize("make", [BucketedBatches, PackedBatches])
 def test_little_of_multi30k_is_padding(make, tmp_path_factory):
     pairs = multi30k(tmp_path_factory.getbasetemp() / "multi30k")
     batches = make(pairs)
@@ -264,7 +264,7 @@ def tiny_model():
 def test_fit_and_evaluate_take_batches_of_all_shapes(alike, tmp_path):
     """Also where the first two are alike, and more than once."""
     texts = [("a", "b")] * (48 if alike else 24) + [("aa", "bb")] * 16 + [("aaaaa", "bbb")] * 8
-    batches = Batches(encode(texts, tmp_path), 48, num_shapes=9, shuffle=False)
+    batches = BucketedBatches(encode(texts, tmp_path), 48, num_shapes=9, shuffle=False)
     shapes = [(inputs["source"].shape[1], labels.shape[1]) for inputs, labels in epoch_of(batches)]
     assert len(set(shapes)) == 3 and (shapes[0] == shapes[1]) == alike
     model, steps = tiny_model(), len(batches)
@@ -278,7 +278,7 @@ def test_fit_and_evaluate_take_batches_of_all_shapes(alike, tmp_path):
 
 
 def test_samples_of_one_batch_may_have_different_shapes(tmp_path):
-    batches = Batches([encode([("a" * n, "b")], tmp_path / str(n)) for n in (2, 7)], num_shapes=2)
+    batches = BucketedBatches([encode([("a" * n, "b")], tmp_path / str(n)) for n in (2, 7)], num_shapes=2)
     assert len(batches) == 1 and not equal(batches.batch(0, 0), batches.batch(1, 0))
     tiny_model().fit(batches, epochs=3, verbose=0)
 
@@ -286,7 +286,7 @@ def test_samples_of_one_batch_may_have_different_shapes(tmp_path):
 def test_each_epoch_of_fit_has_an_order_of_its_own(tmp_path):
     seen = []
 
-    class Watched(Batches):
+    class Watched(BucketedBatches):
         def batch(self, epoch, index):
             seen.append((epoch, index))
             return super().batch(epoch, index)
@@ -299,7 +299,7 @@ def test_each_epoch_of_fit_has_an_order_of_its_own(tmp_path):
 
 
 def test_batches_do_not_depend_on_who_asks(tmp_path):
-    batches, found, done = Batches(encode(random_texts(60), tmp_path), 160), [], threading.Event()
+    batches, found, done = BucketedBatches(encode(random_texts(60), tmp_path), 160), [], threading.Event()
 
     def get_tf_dataset():
         return [batches[index] for index in range(2)]
@@ -335,13 +335,13 @@ if num_workers > 1:
     keras.distribution.initialize(f"localhost:{port}", num_workers, worker)
     keras.distribution.set_distribution(keras.distribution.DataParallel(auto_shard_dataset=False))
 from keras_tfm import training
-from keras_tfm.batches import Batches
+from keras_tfm.batches import BucketedBatches
 from keras_tfm.data import encode_pairs
 from keras_tfm.models import transformer
 from keras_tfm.text import ByteTokenizer
 texts = [("a" * (1 + n % 3), "b" * (1 + 5 * n % 7)) for n in range(21)]
 pairs = encode_pairs(texts, tempfile.mkdtemp(), ByteTokenizer(), verbose=0)
-batches = Batches(pairs, 40, num_shapes=2, copies=2, worker=worker, num_workers=num_workers)
+batches = BucketedBatches(pairs, 40, num_shapes=2, copies=2, worker=worker, num_workers=num_workers)
 keras.utils.set_random_seed(1)
 model = transformer(ByteTokenizer().vocab_size, num_layers=1, model_dim=8, num_heads=2, ff_dim=8, dropout=0.3)
 model.compile(keras.optimizers.SGD(0.1), training.SmoothedCrossentropy(0.1, r_drop=5.0))
@@ -395,7 +395,7 @@ small = int(sys.argv[1])
 for count in (small, small, 10 * small):
     with tempfile.TemporaryDirectory() as folder:
         pairs = data.encode_pairs(texts(count), folder, ByteTokenizer(), verbose=0)
-        for make in (batches.Batches, batches.PackedBatches):
+        for make in (batches.BucketedBatches, batches.PackedBatches):
             served = make(pairs, 8192, seed=1)
             rows = 0
             for index in range(len(served)):
@@ -434,15 +434,18 @@ def lopsided(pairs):
 @pytest.mark.parametrize(
     "make, words",
     [
-        (lambda pairs: Batches(pairs, 0), ["`batch_tokens` must be a positive integer", "batch_tokens=0"]),
-        (lambda pairs: Batches(pairs, 10), ["`batch_tokens` must hold the longest", "batch_tokens=10"]),
-        (lambda pairs: Batches(lopsided(pairs), 40), ["`batch_tokens` must hold the longest", "batch_tokens=40"]),
-        (lambda pairs: Batches(pairs, num_shapes=0), ["`num_shapes` must be a positive", "num_shapes=0"]),
-        (lambda pairs: Batches(pairs, copies=0), ["`copies` must be a positive", "copies=0"]),
-        (lambda pairs: Batches(pairs, num_workers=0), ["`num_workers` must be a positive", "num_workers=0"]),
-        (lambda pairs: Batches(pairs, worker=2, num_workers=2), ["`worker` must be one of", "worker=2"]),
-        (lambda pairs: Batches(pairs, worker=-1), ["`worker` must be one of", "worker=-1"]),
-        (lambda pairs: Batches([]), ["`pairs` must be `TokenPairs` or a list", "pairs=[]"]),
+        (lambda pairs: BucketedBatches(pairs, 0), ["`batch_tokens` must be a positive integer", "batch_tokens=0"]),
+        (lambda pairs: BucketedBatches(pairs, 10), ["`batch_tokens` must hold the longest", "batch_tokens=10"]),
+        (
+            lambda pairs: BucketedBatches(lopsided(pairs), 40),
+            ["`batch_tokens` must hold the longest", "batch_tokens=40"],
+        ),
+        (lambda pairs: BucketedBatches(pairs, num_shapes=0), ["`num_shapes` must be a positive", "num_shapes=0"]),
+        (lambda pairs: BucketedBatches(pairs, copies=0), ["`copies` must be a positive", "copies=0"]),
+        (lambda pairs: BucketedBatches(pairs, num_workers=0), ["`num_workers` must be a positive", "num_workers=0"]),
+        (lambda pairs: BucketedBatches(pairs, worker=2, num_workers=2), ["`worker` must be one of", "worker=2"]),
+        (lambda pairs: BucketedBatches(pairs, worker=-1), ["`worker` must be one of", "worker=-1"]),
+        (lambda pairs: BucketedBatches([]), ["`pairs` must be `TokenPairs` or a list", "pairs=[]"]),
         (lambda pairs: PackedBatches(pairs, length=10), ["`length` must hold the longest", "length=10"]),
         (lambda pairs: PackedBatches(pairs, length=0), ["`length` must be a positive", "length=0"]),
         (lambda pairs: PackedBatches(pairs, 100), ["`batch_tokens` must hold a row of 128", "batch_tokens=100"]),

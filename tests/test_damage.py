@@ -147,7 +147,7 @@ def test_a_run_that_is_not_finished(unfinished):
     names = "state.npz", "config.json", "source_tokenizer/tokenizer.json", "target_tokenizer/sentencepiece.model"
 
     def same(before, found):  # without state.npz there is still a checkpoint, and `origin` says so
-        return "checkpoint" in found[2] or "00002.npz" in found[2]
+        return "checkpoint" in found[2] or "00000004.npz" in found[2]
 
     def read():
         translator = Translator.load(unfinished)
@@ -164,15 +164,15 @@ def test_checkpoints(unfinished):
         return weights, what
 
     def same(before, found):  # of a checkpoint that is missing, the sentence tells
-        return "2 were asked for" in found[1]
+        return "2 were requested" in found[1]
 
-    names = "checkpoints/00001.npz", "checkpoints/00002.npz", "state.npz", "config.json"
+    names = "checkpoints/00000002.npz", "checkpoints/00000004.npz", "state.npz", "config.json"
     assert sum(fuzz(unfinished / name, read, same) for name in names) > 70
 
 
 def test_a_result_is_never_of_another_epoch_than_it_says(run, root, command):
     """Checkpoints that the state has overtaken, or that are missing, are not mixed up with those that count."""
-    newest = files.read_arrays(run / "checkpoints/00002.npz")
+    newest = files.read_arrays(run / "checkpoints/00000004.npz")
 
     def copy(name, *without):
         folder = shutil.copytree(run, root / name)
@@ -180,34 +180,34 @@ def test_a_result_is_never_of_another_epoch_than_it_says(run, root, command):
             (folder / file).unlink()
         return folder
 
-    model, what = runs.finish(copy("no checkpoint", "checkpoints/00002.npz"))
+    model, what = runs.finish(copy("no checkpoint", "checkpoints/00000004.npz"))
     assert what == "state.npz, after step 4 of 4"
-    for number, weight in enumerate(model.weights):
-        np.testing.assert_array_equal(array(weight), newest[f"weights/{number}"])
+    for weight, value in zip(model.weights, newest.values(), strict=True):
+        np.testing.assert_array_equal(array(weight), value)
     folder = copy("no state", "state.npz")
-    assert runs.load_model(folder)[1].startswith(f"{folder / 'checkpoints/00002.npz'}, step 4 of 4")
-    assert runs.finish(folder)[1] == "00002.npz, after step 4 of 4"
+    assert runs.load_model(folder)[1].startswith(f"{folder / 'checkpoints/00000004.npz'}, step 4 of 4")
+    assert runs.finish(folder)[1] == "00000004.npz, after step 4 of 4"
     folder = copy("begun again", "state.npz")
     shorter = [*command, "--steps=2", "--average=1", f"--out={folder}"]
     cli.run(shorter)
-    assert [path.name for path in runs.checkpoints(folder)] == ["00001.npz"]
-    expected = files.read_arrays(folder / "checkpoints/00001.npz")
-    for number, weight in enumerate(runs.load_keras(folder / "model.keras").weights):
-        np.testing.assert_array_equal(array(weight), expected[f"weights/{number}"])
+    assert [path.name for path in runs.checkpoints(folder)] == ["00000002.npz"]
+    expected = files.read_arrays(folder / "checkpoints/00000002.npz")
+    for weight, value in zip(runs.load_keras(folder / "model.keras").weights, expected.values(), strict=True):
+        np.testing.assert_array_equal(array(weight), value)
 
 
 def test_states(run, command):
     keras.utils.set_random_seed(3)
-    model = runs.new_model(run, runs.read_config(run))
+    model = runs.load_model(run)[0]
     pipeline.compile_model(model, pipeline.DEFAULTS | {"learning_rate": 0.1, "warmup_steps": 1, "steps": 4})
 
     def read():
         for variable in model.weights:
             variable.assign(np.zeros(variable.shape))
-        place = runs.Run(run).restore(model)
-        return place, [array(v).tobytes() for v in [*model.weights, *model.optimizer.variables]]
+        step = runs.TrainingRun(run).restore(model)
+        return step, [array(v).tobytes() for v in [*model.weights, *model.optimizer.variables]]
 
-    nothing = lambda before, found: found[0] == (0, 0)  # noqa: E731, where there is no state
+    nothing = lambda before, found: found[0] == 0  # noqa: E731, where there is no state
     assert fuzz(run / "state.npz", read, nothing) > 20
 
 

@@ -122,7 +122,7 @@ def test_how_a_model_was_compiled_does_not_matter(saved, sentinel, tmp_path):
 @once
 def test_the_configuration_of_a_run_is_plain(saved, sentinel, tmp_path):
     config = {"model": transformer(BYTES.vocab_size, **SIZES).get_config(), "options": {}, "texts": None, "steps": 1}
-    config |= {"tokenizers": [], "steps_per_epoch": 1, "moving_average": False, "average": 1}
+    config |= {"tokenizers": [], "steps_per_epoch": 1, "average": 1}
     run = shutil.copytree(saved, tmp_path / "run")
     (run / "model.keras").unlink()
     (run / "checkpoints").mkdir()
@@ -182,7 +182,7 @@ def test_links_that_wait_for_a_run_lead_nowhere(texts, tmp_path):
     """Names that a run writes to, and their temporary ones, are links to files and folders of someone else."""
     run, foreign = tmp_path / "run", tmp_path / "foreign"
     foreign.mkdir()
-    names = "config.json state.npz metrics.csv model.keras learning_curve.png checkpoints/00001.npz"
+    names = "config.json state.npz metrics.csv model.keras learning_curve.png checkpoints/00000002.npz"
     names += " data/tokenizers.json data/train-0/meta.json data/train-0/source.tokens"
     for number, name in enumerate(names.split()):
         path = run / name
@@ -279,7 +279,7 @@ def test_training_on_a_full_disk_goes_on_when_there_is_room(texts, disk, tmp_pat
     for kilobytes in (0, 20):  # of a run that is finished, configuration and model are written again
         full(kilobytes)
         assert all(map(np.array_equal, weights(run), expected))
-    assert {"tokenizer", "checkpoints/00001.npz", "state.npz", "config.json", "model.keras"} <= set(named), named
+    assert {"tokenizer", "checkpoints/00000002.npz", "state.npz", "config.json", "model.keras"} <= set(named), named
     cli.run(command(texts, tmp_path / "whole"))
     assert all(map(np.array_equal, weights(tmp_path / "whole"), expected))
 

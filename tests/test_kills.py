@@ -116,9 +116,9 @@ def assert_same(run, expected):
 MKDIR, OPEN, RENAME, REMOVE = "os.mkdir", "open", "os.rename", "shutil.rmtree"
 EARLY = "tokenizer", "tokenizers.json", "source.tokens", "target.ends", "meta.json", "config.json"
 MOMENTS = [(event, name) for name in EARLY for event in (MKDIR, OPEN, RENAME)]
-MOMENTS += [(OPEN, "state.npz"), (RENAME, "state.npz"), (REMOVE, "state.npz"), (OPEN, "00001.npz")]
-MOMENTS += [(RENAME, "00001.npz"), (REMOVE, "00001.npz"), (RENAME, "metrics.csv"), (REMOVE, "metrics.csv")]
-MOMENTS += [(RENAME, "00002.npz"), (MKDIR, "model.keras"), (RENAME, "model.keras"), (REMOVE, "model.keras")]
+MOMENTS += [(OPEN, "state.npz"), (RENAME, "state.npz"), (REMOVE, "state.npz"), (OPEN, "00000003.npz")]
+MOMENTS += [(RENAME, "00000003.npz"), (REMOVE, "00000003.npz"), (RENAME, "metrics.csv"), (REMOVE, "metrics.csv")]
+MOMENTS += [(RENAME, "00000006.npz"), (MKDIR, "model.keras"), (RENAME, "model.keras"), (REMOVE, "model.keras")]
 
 
 @QUICK

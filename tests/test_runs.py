@@ -6,62 +6,15 @@ import signal
 import keras
 import numpy as np
 import pytest
-from conftest import BACKEND, array, assert_close, encode, random_texts
+from conftest import BYTES, SIZES, array, assert_close, encode, random_texts
 
 from keras_tfm import files, runs, training
-from keras_tfm.batches import Batches
-
-
-def model_and_data(seed=0):
-    keras.utils.set_random_seed(seed)
-    model = keras.Sequential([keras.layers.Embedding(9, 8), keras.layers.Dropout(0.2), keras.layers.Dense(9)])
-    model.compile(keras.optimizers.Adam(0.01), training.SmoothedCrossentropy())
-    rng = np.random.default_rng(seed)
-    return model, rng.integers(1, 9, (8, 4)), rng.integers(1, 9, (8, 4))
-
-
-def test_average_of_one_checkpoint_is_itself_and_of_two_their_mean(tmp_path):
-    model, inputs, labels = model_and_data()
-    model.fit(inputs, labels, epochs=3, verbose=0, callbacks=[runs.Run(tmp_path, keep=2)])
-    paths = runs.checkpoints(tmp_path)
-    assert [path.name for path in paths] == ["00002.npz", "00003.npz"]
-    last = [array(weight) for weight in model.weights]
-    runs.average_checkpoints(model, paths[-1:])
-    for weight, expected in zip(model.weights, last, strict=True):
-        assert_close(weight, expected, 0)
-    first = files.read_arrays(paths[0])
-    runs.average_checkpoints(model, paths)
-    for number, weight in enumerate(model.weights):
-        assert_close(weight, (last[number] + first[f"weights/{number}"]) / 2, 1e-6)
-    with pytest.raises(ValueError, match="`paths` must name at least one"):
-        runs.average_checkpoints(model, [])
-
-
-def test_metrics_are_a_table_with_a_row_for_each_epoch(tmp_path):
-    model, inputs, labels = model_and_data()
-    callbacks = [training.TokensPerSecond(32), runs.Run(tmp_path)]
-    model.fit(inputs, labels, batch_size=4, epochs=2, verbose=0, validation_data=(inputs, labels), callbacks=callbacks)
-    with open(tmp_path / "metrics.csv") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["epoch"] for row in rows] == ["1", "2"]
-    assert {"loss", "val_loss", "tokens/s"} <= set(rows[0]) and float(rows[1]["tokens/s"]) > 0
-
-
-def test_a_run_of_another_model_is_refused(tmp_path):
-    model, inputs, labels = model_and_data()
-    model.fit(inputs, labels, verbose=0, callbacks=[runs.Run(tmp_path)])
-    other = keras.Sequential([keras.layers.Embedding(9, 8), keras.layers.Dense(9)])
-    other.compile("sgd", training.SmoothedCrossentropy())
-    other.build((8, 4))
-    with pytest.raises(ValueError, match="must come from the same model"):
-        runs.Run(tmp_path).restore(other)
-
-
-# ── by `Run.fit`, over batches ──
+from keras_tfm.batches import BucketedBatches
+from keras_tfm.models import transformer
 
 
 class Copy(keras.Model):
-    """The smallest model with dropout that takes what `Batches` serve."""
+    """The smallest model with dropout that takes what `BucketedBatches` serve."""
 
     def __init__(self):
         super().__init__()
@@ -75,17 +28,16 @@ class Copy(keras.Model):
 @pytest.fixture(scope="module")
 def batches(tmp_path_factory):
     pairs = encode(random_texts(60), tmp_path_factory.mktemp("tokens"))
-    return Batches(pairs, batch_tokens=128, num_shapes=1, seed=3)
+    return BucketedBatches(pairs, batch_tokens=128, num_shapes=1, seed=3)
 
 
-def compiled_model(**options):
+def compiled_model(model=None, optimizer=keras.optimizers.Adam, **options):
     keras.utils.set_random_seed(5)
-    model = Copy()
+    model = model or Copy()
     ids = np.ones((2, 3), "int32")
     model({"source": ids, "target": ids})
-    options = {"learning_rate": 0.01, **options}
     model.compile(
-        keras.optimizers.Adam(**options),
+        optimizer(**{"learning_rate": 0.01, **options}),
         training.SmoothedCrossentropy(),
         metrics=[training.TokenAccuracy()],
         jit_compile=False,
@@ -106,9 +58,9 @@ class SignalAfter(keras.callbacks.Callback):
             os.kill(os.getpid(), self.number)
 
 
-def fitted(folder, batches, callbacks=(), epochs=3, steps=5, siblings=(), minutes=3.0, **options):
+def fitted(folder, batches, callbacks=(), epochs=3, steps=5, keep=10, stopping=None, minutes=3.0, **options):
     model = compiled_model(**options)
-    run = runs.Run(folder, siblings=siblings, minutes=minutes)
+    run = runs.TrainingRun(folder, keep, stopping, minutes)
     run.fit(model, batches, epochs, steps, callbacks, verbose=0)
     return model, run
 
@@ -116,6 +68,93 @@ def fitted(folder, batches, callbacks=(), epochs=3, steps=5, siblings=(), minute
 def assert_same(model, other):
     for weight, expected in zip(model.weights, other.weights, strict=True):
         np.testing.assert_array_equal(array(weight), array(expected))
+
+
+# ── what is written ──
+
+
+def test_average_of_one_checkpoint_is_itself_and_of_two_their_mean(batches, tmp_path):
+    model, _ = fitted(tmp_path, batches, epochs=3, keep=2)
+    paths = runs.checkpoints(tmp_path)
+    assert [path.name for path in paths] == ["00000010.npz", "00000015.npz"]
+    last = [array(weight) for weight in model.weights]
+    runs.average_checkpoints(model, paths[-1:])
+    for weight, expected in zip(model.weights, last, strict=True):
+        assert_close(weight, expected, 0)
+    first = files.read_arrays(paths[0]).values()
+    runs.average_checkpoints(model, paths)
+    for weight, *both in zip(model.weights, first, last, strict=True):
+        assert_close(weight, sum(both) / 2, 1e-6)
+    with pytest.raises(ValueError, match="`paths` must name at least one"):
+        runs.average_checkpoints(model, [])
+
+
+def test_metrics_are_a_table_with_a_row_for_each_epoch(batches, tmp_path):
+    fitted(tmp_path, batches, [training.TokensPerSecond(32)], epochs=2)
+    with open(tmp_path / "metrics.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["epoch"] for row in rows] == ["1", "2"]
+    assert {"loss", "accuracy", "tokens/s"} <= set(rows[0]) and float(rows[1]["tokens/s"]) > 0
+
+
+class Deep(Copy):
+    """A model with several layers of the same kind, some inside others; Keras names them by counting all it makes."""
+
+    def __init__(self):
+        super().__init__()
+        inner = [keras.layers.Dense(8), keras.Sequential([keras.layers.Dense(8), keras.layers.Dropout(0.1)])]
+        self.inner = keras.Sequential([*inner, keras.layers.Dense(8)])
+
+    def call(self, inputs):
+        return self.dense(self.inner(self.dropout(self.embedding(inputs["target"]))))
+
+
+def test_arrays_have_the_same_names_however_many_models_came_before(batches, tmp_path):
+    options = {"optimizer": keras.optimizers.AdamW, "use_ema": True, "gradient_accumulation_steps": 2}
+    names = []
+    for number in range(2):
+        with pytest.raises(runs.Interrupted):
+            fitted(tmp_path / str(number), batches, [SignalAfter(3)], model=Deep(), **options)
+        names.append([*files.read_arrays(tmp_path / str(number) / "state.npz")])
+        keras.layers.Dense(3), keras.layers.Dense(3)  # which count
+    assert names[0] == names[1]
+    kinds = [name.split("/")[0] for name in names[0]]
+    assert kinds.count("weights") == 9 and kinds.count("seeds") == 2 and "metrics" in kinds
+    weights, averages = ({name for name in names[0] if name.startswith(kind)} for kind in ("weights/", "averages/"))
+    assert {name.replace("averages", "weights", 1) for name in averages} == weights
+
+
+def test_the_state_of_another_model_or_optimizer_is_refused_by_name(batches, tmp_path):
+    fitted(tmp_path, batches, epochs=1)
+    for other, words in (
+        (compiled_model(Deep()), r"no weights/deep/embedding/embeddings \(deep.*; and \d+ more"),
+        (compiled_model(optimizer=keras.optimizers.SGD), "optimizer/adam/.*, which the model does not have"),
+        (compiled_model(use_ema=True), "no averages/copy/"),
+    ):
+        with pytest.raises(ValueError, match=f"state.npz: must come from the same model.*Received: .*{words}"):
+            runs.TrainingRun(tmp_path).restore(other)
+    arrays = files.read_arrays(tmp_path / "state.npz")
+    name = next(iter(arrays.keys() - {"state"}))
+    arrays[name] = np.zeros((2, 3, 4))
+    files.write_arrays(tmp_path / "state.npz", arrays)
+    with pytest.raises(ValueError, match=rf"Received: {name} of shape \(2, 3, 4\) instead of \("):
+        runs.TrainingRun(tmp_path).restore(compiled_model())
+
+
+def test_the_state_of_an_earlier_version_is_refused_with_what_to_do(tmp_path):
+    state = {"place": [1, 0], "history": [], "siblings": [], "patience": None, "steps_per_epoch": 5}
+    files.write_arrays(tmp_path / "state.npz", {"state": np.array(json.dumps(state)), "weights/0": np.ones(3)})
+    for read in (runs.saved_step, lambda folder: runs.TrainingRun(folder).restore(compiled_model())):
+        with pytest.raises(files.DamagedFile, match=r"earlier version of keras_tfm\); delete it and checkpoints/"):
+            read(tmp_path)
+
+
+def test_a_run_is_no_callback_by_itself(batches, tmp_path):
+    with pytest.raises(ValueError, match="`TrainingRun` must be used by its method `fit`"):
+        compiled_model().fit(batches, verbose=0, callbacks=[runs.TrainingRun(tmp_path)])
+
+
+# ── interruptions ──
 
 
 @pytest.mark.parametrize("options", [{}, {"use_ema": True, "ema_momentum": 0.5}], ids=["plain", "ema"])
@@ -126,7 +165,7 @@ def test_interrupted_in_an_epoch_and_gone_on_with_equals_uninterrupted(number, o
     for stop in (3, 4):  # in the first epoch, and in the second
         with pytest.raises(runs.Interrupted) as error:
             fitted(tmp_path / "parts", batches, [SignalAfter(stop, number)], **options)
-        assert error.value.signal == number and "once more to stop at once" in capsys.readouterr().err
+        assert error.value.signal == number and "again to stop at once" in capsys.readouterr().err
     assert runs.saved_step(tmp_path / "parts") == 7 and signal.getsignal(number) is before
     model, run = fitted(tmp_path / "parts", batches, **options)
     assert_same(model, whole)
@@ -144,10 +183,44 @@ def test_interrupted_by_the_last_step_of_an_epoch(stop, batches, tmp_path):
     whole, _ = fitted(tmp_path / "whole", batches)
     with pytest.raises(runs.Interrupted):
         fitted(tmp_path / "parts", batches, [SignalAfter(stop)], minutes=1e-9)
-    assert runs.saved_place(tmp_path / "parts") == (stop // 5, 0)
+    assert runs.saved_step(tmp_path / "parts") == stop
     model, run = fitted(tmp_path / "parts", batches)
     assert_same(model, whole)
     assert len(run.history) == 3
+
+
+def test_interrupted_behind_the_last_step(batches, tmp_path):
+    class AtTheEnd(keras.callbacks.Callback):
+        def on_train_end(self, logs=None):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(runs.Interrupted, match="SIGINT after step 10"):
+        fitted(tmp_path, batches, [AtTheEnd()], epochs=2)
+    assert runs.saved_step(tmp_path) == 10
+    assert len(fitted(tmp_path, batches, epochs=2)[1].history) == 2
+
+
+def test_an_interrupted_run_with_a_moving_average_gives_the_average(batches, tmp_path):
+    def new():
+        return compiled_model(transformer(BYTES.vocab_size, **SIZES), use_ema=True, ema_momentum=0.5)
+
+    model = new()
+    with pytest.raises(runs.Interrupted):
+        runs.TrainingRun(tmp_path).fit(model, batches, 2, 5, [SignalAfter(3)], verbose=0)
+    config = dict.fromkeys(("options", "texts", "batch_tokens", "num_shapes", "learning_rate", "warmup_steps"))
+    config |= {"model": model.get_config(), "tokenizers": [], "average": 1, "steps": 10, "steps_per_epoch": 5}
+    files.write_json(tmp_path / "config.json", config)
+    expected = new()
+    runs.TrainingRun(tmp_path).restore(expected)
+    raw = [array(weight) for weight in expected.weights]
+    expected.optimizer.finalize_variable_values(expected.trainable_variables)
+    loaded, origin = runs.load_model(tmp_path)
+    assert_same(loaded, expected)
+    assert "state.npz, step 3 of 10" in origin
+    assert any((array(weight) != before).any() for weight, before in zip(loaded.weights, raw, strict=True))
+    finished, what = runs.finish(tmp_path)
+    assert_same(finished, expected)
+    assert what == "state.npz, after step 3 of 10"
 
 
 def test_an_epoch_that_was_begun_keeps_its_length(batches, tmp_path):
@@ -184,14 +257,12 @@ def test_the_second_signal_does_not_wait(batches, tmp_path):
 def test_a_loss_that_is_no_number_ends_training_and_keeps_the_last_good_state(value, batches, tmp_path):
     class Poison(keras.callbacks.Callback):
         def on_train_batch_begin(self, batch, logs=None):
-            if self.params["epochs"] == 3 and run.place == (1, 2):
+            if run.step == 7:
                 weight = self.model.weights[-1]
                 weight.assign(np.full(weight.shape, value))
 
-    run, model = runs.Run(tmp_path), compiled_model()
-    message = (
-        r"the loss became (nan|inf) in epoch 2, step 3, at a learning rate of 0.01; .*state.npz keeps step 5\. Try"
-    )
+    run, model = runs.TrainingRun(tmp_path), compiled_model()
+    message = r"the loss became (nan|inf) in step 8, at a learning rate of 0.01; .*state.npz still holds step 5\. Try"
     with pytest.raises(FloatingPointError, match=message):
         run.fit(model, batches, 3, 5, [Poison()], verbose=0)
     assert runs.saved_step(tmp_path) == 5
@@ -211,19 +282,19 @@ def test_weights_that_are_no_numbers_are_never_saved(batches, tmp_path):
 
 
 def stopping(patience):
-    return keras.callbacks.EarlyStopping("loss", patience=patience, min_delta=100)
+    return runs.EarlyStopping("loss", patience=patience, min_delta=100)
 
 
 def test_patience_survives_and_a_run_that_was_stopped_stays_so(batches, tmp_path):
-    _, run = fitted(tmp_path, batches, epochs=2, siblings=[stopping(2)])
+    _, run = fitted(tmp_path, batches, epochs=2, stopping=stopping(2))
     assert len(run.history) == 2
-    model, run = fitted(tmp_path, batches, epochs=9, siblings=[stopping(2)])
+    model, run = fitted(tmp_path, batches, epochs=9, stopping=stopping(2))
     assert len(run.history) == 3  # the second epoch without a better loss
     for _ in range(2):
-        again, run = fitted(tmp_path, batches, epochs=9, siblings=[stopping(2)])
+        again, run = fitted(tmp_path, batches, epochs=9, stopping=stopping(2))
         assert len(run.history) == 3
         assert_same(model, again)
-    _, run = fitted(tmp_path, batches, epochs=9, siblings=[stopping(3)])
+    _, run = fitted(tmp_path, batches, epochs=9, stopping=stopping(3))
     assert len(run.history) == 4  # with more patience it goes on
     _, run = fitted(tmp_path, batches, epochs=6)
     assert len(run.history) == 6
@@ -236,12 +307,14 @@ def test_a_damaged_state_is_named_with_what_to_do(content, batches, tmp_path):
     fitted(tmp_path, batches, epochs=1)
     (tmp_path / "state.npz").write_bytes(content)
     for read in (runs.saved_step, lambda folder: fitted(folder, batches)):
-        with pytest.raises(files.DamagedFile, match=r"state.npz: damaged.*; delete it, and the same command begins"):
+        with pytest.raises(
+            files.DamagedFile, match=r"state.npz: damaged.*; delete it; then the same command starts over"
+        ):
             read(tmp_path)
 
 
 def test_a_state_without_its_parts_is_damaged(batches, tmp_path):
-    for state in ({}, {"place": 3}, {"place": [0, 1, 2]}):
+    for state in ({}, {"step": "x"}, {"step": 3}, []):
         files.write_arrays(tmp_path / "state.npz", {"state": np.array(json.dumps(state))})
         with pytest.raises(files.DamagedFile):
             runs.saved_step(tmp_path)
@@ -249,10 +322,10 @@ def test_a_state_without_its_parts_is_damaged(batches, tmp_path):
 
 def test_time_is_estimated_once(batches, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(runs.TimeEstimate, "LONG", 0)
-    run = runs.Run(tmp_path)
+    run = runs.TrainingRun(tmp_path)
     run.fit(compiled_model(), batches, 4, 5, [runs.TimeEstimate(run, 20, "take a walk")], verbose=0)
     said = capsys.readouterr().err
-    assert said.count("for 8 steps of") == 1 and said.count("take a walk") == 1 and BACKEND
+    assert said.count("for 8 steps of") == 1 and said.count("take a walk") == 1
 
 
 def test_another_thread_may_train(batches, tmp_path):

@@ -121,14 +121,14 @@ halves = [tf.config.LogicalDeviceConfiguration()] * 2
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], halves)
 import keras
 from keras_tfm import training
-from keras_tfm.batches import Batches
+from keras_tfm.batches import BucketedBatches
 from keras_tfm.data import encode_pairs
 from keras_tfm.models import transformer
 from keras_tfm.text import ByteTokenizer
 
 texts = [("a" * (1 + n % 3), "b" * (1 + 5 * n % 7)) for n in range(21)]  # replicas have different numbers of tokens
 pairs = encode_pairs(texts, tempfile.mkdtemp(), ByteTokenizer(), verbose=0)
-batches, valid = (Batches(pairs, 64, num_shapes=2, shuffle=shuffle) for shuffle in (True, False))
+batches, valid = (BucketedBatches(pairs, 64, num_shapes=2, shuffle=shuffle) for shuffle in (True, False))
 names = ["loss", "accuracy", "perplexity", "val_loss", "val_accuracy", "val_perplexity"]
 
 def train(strategy, r_drop=0.0):
