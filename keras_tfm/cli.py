@@ -1,23 +1,22 @@
-"""The command `keras-tfm`: it parses, checks what can be checked at once, calls the library and prints."""
+"""The command `keras-tfm`: parses, checks what it can at once, calls the library and prints."""
 
 import errno
-import gzip
-import importlib.util
+import functools
 import itertools
 import json
+import logging
 import os
 import pathlib
+import re
 import sys
-import warnings
-import zlib
 
-from keras_tfm import exported, files, flags, logs
+from keras_tfm import data, exported, extras, files, flags, logs
 from keras_tfm.files import DATES
 from keras_tfm.progress import Progress
 
-CHUNK = 512  # lines that are translated, and written, together
+CHUNK = 512  # lines that are translated and written together
 
-# What an exported translator is compared on, unless there are other texts.
+# An export is compared with the model on these, unless other texts are given.
 SENTENCES = (
     "a dog runs over the grass .",
     "two men in hats play chess",
@@ -25,72 +24,66 @@ SENTENCES = (
     "Mittwoch, 4. Juli 1990",
     "x",
 )
-# Packages that are not always installed: name → what it is needed for, and the extra that brings it.
-EXTRAS = {
-    "tensorflow": ("the backend is not installed", "tensorflow"),
-    "jax": ("the backend is not installed", "jax"),
-    "sentencepiece": ("tokenizers need SentencePiece", "train"),
-    "babel": ("the task of dates needs Babel", "train"),
-    "sacrebleu": ("scores need sacrebleu", "train"),
-    "matplotlib": ("pictures need matplotlib", "plot"),
-    "tensorflow_text": ("SavedModels need tensorflow-text", "text"),
-    "ai_edge_litert": ("LiteRT files need their runtime", "litert"),
-    "ctranslate2": ("this needs CTranslate2", "ctranslate2"),
-    "onnxruntime": ("ONNX files need their runtime", "onnx"),
-    "tf2onnx": ("the export to ONNX needs tf2onnx", "onnx"),
+RUNTIMES = {  # format of an export → packages that run it
+    "saved_model": ("tensorflow", "tensorflow_text"),
+    "litert": ("ai_edge_litert",),
+    "ctranslate2": ("ctranslate2",),
+    "onnx": ("onnxruntime",),
 }
-# Form of an export → packages that run it, and that write it beside TensorFlow.
-RUNTIMES = {
-    "saved_model": (("tensorflow", "tensorflow_text"), ("tensorflow_text",)),
-    "litert": (("ai_edge_litert",), ("ai_edge_litert",)),
-    "ctranslate2": (("ctranslate2",), ("ctranslate2",)),
-    "onnx": (("onnxruntime",), ("onnxruntime", "tf2onnx")),
-}
+
+
+class Warnings(logging.Handler):
+    """Prints Python's warnings as one line, without the line of code that they come from."""
+
+    def emit(self, record):
+        message = re.sub(r"^.*?:\d+: \w+: ", "", record.getMessage()).partition("\n  ")[0]
+        print(f"keras-tfm: warning: {message}", file=sys.stderr)
 
 
 def main():
     """Runs the command line of the process."""
-    warnings.formatwarning = lambda message, *_: f"keras-tfm: warning: {message}\n"
+    logging.captureWarnings(True)
+    logging.getLogger("py.warnings").addHandler(Warnings())
     try:
         run(sys.argv[1:], logs.without_developer_notes)
     except SystemExit as stop:
         if stop.code not in (130, 143):
             raise
         sys.stdout.flush()
-        os._exit(stop.code)  # all is saved; TensorFlow may wait half a minute for the threads that read its data
+        os._exit(stop.code)  # all is saved; TensorFlow could wait half a minute for the threads that read its data
 
 
 def run(argv, prepare=lambda: None):
-    """Runs a command line; returns what its command does. `prepare` is called once the line has been understood."""
+    """Runs a command line, and returns what its command returns. `prepare` is called once the line is parsed."""
     arguments = flags.parse(argv)
     backend, command = arguments.pop("backend", None), COMMANDS[arguments.pop("command")]
     if backend:
-        os.environ["KERAS_BACKEND"] = backend  # read when Keras is imported, below
+        os.environ["KERAS_BACKEND"] = backend  # read when a command imports Keras
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         prepare()
         return command(**arguments)
     except KeyboardInterrupt as error:
-        print(f"keras-tfm: interrupted{_afterwards(command, arguments)}", file=sys.stderr)
+        print(f"keras-tfm: interrupted{_how_to_go_on(command, arguments)}", file=sys.stderr)
         sys.exit(128 + getattr(error, "signal", 2))
-    except BrokenPipeError:  # whoever reads our output has seen enough
+    except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         full = "; what was written before is intact: make room and run the same command again"
         what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
         sys.exit(f"keras-tfm: error: {what}{full if error.errno == errno.ENOSPC else ''}")
     except (ValueError, FloatingPointError) as error:
-        sys.exit(f"keras-tfm: error: {error}")
+        sys.exit(f"keras-tfm: error: {flags.in_terms_of_flags(str(error), {*arguments} - {'model'})}")
     except ImportError as error:
         if "pip install" not in str(error):
             raise
         sys.exit(f"keras-tfm: error: {error}")
 
 
-def _afterwards(command, arguments):
-    """What an interrupted command has left behind, and how to go on."""
+def _how_to_go_on(command, arguments):
+    """What an interrupted command leaves behind, and what to do with it."""
     if command is translate and arguments["out"] and arguments["files"]:
-        return "; the same command goes on where it stopped"
+        return "; the same command resumes where it stopped"
     if command is not train or "keras_tfm.runs" not in sys.modules:
         return ""
     from keras_tfm import runs
@@ -103,7 +96,7 @@ def _afterwards(command, arguments):
         return " before anything was saved"
     return (
         f"; step {step:,} is saved in {arguments['out']}. Now\n"
-        f"  the same command again goes on with the training,\n"
+        f"  the same command resumes the training,\n"
         f"  keras-tfm translate {arguments['out']} uses the model as it is,\n"
         f"  keras-tfm finish {arguments['out']} writes it as model.keras."
     )
@@ -112,32 +105,17 @@ def _afterwards(command, arguments):
 # ── checks that need neither Keras nor its backend ──
 
 
-def require(*packages):
-    """Raises an error unless all of these packages are installed."""
-    for name in packages:
-        try:
-            found = importlib.util.find_spec(name) is not None
-        except ValueError:  # what `find_spec` raises for a module that is blocked
-            found = False
-        if not found:
-            why, extra = EXTRAS[name]
-            raise ImportError(f"{why}: pip install 'keras_tfm[{extra}]'", name=name)
-
-
-def backend_package():
-    """The package of Keras' backend."""
-    if "KERAS_BACKEND" in os.environ:
-        return os.environ["KERAS_BACKEND"]
-    settings = pathlib.Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser() / "keras.json"
-    try:
-        return json.loads(settings.read_text())["backend"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return "tensorflow"
-
-
 def require_backend():
-    if backend_package() in EXTRAS:
-        require(backend_package())
+    """Raises an error unless the package of Keras' backend is installed."""
+    backend = os.environ.get("KERAS_BACKEND")
+    if backend is None:
+        settings = pathlib.Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser() / "keras.json"
+        try:
+            backend = json.loads(settings.read_text())["backend"]
+        except (OSError, ValueError, KeyError, TypeError):
+            backend = "tensorflow"
+    if backend in extras.PACKAGES:
+        extras.require(backend)
 
 
 def check_files(*paths, hint=""):
@@ -149,19 +127,21 @@ def check_files(*paths, hint=""):
 
 
 def check_not_in_use(folder):
-    """Raises an error now, rather than after Keras has been imported, if another process trains in a folder."""
+    """Raises an error now, rather than after importing Keras, if another process trains in a folder."""
     if folder.is_dir():
         with files.locked(folder):
             pass
 
 
-def check_model(model):
-    """The form of an export, or None for a run or a saved translator; an error for anything else."""
+def check_model(model, exports=True):
+    """Returns the format of an export, or None for a run or a saved translator; raises an error for anything else."""
     if model.is_file():
         raise ValueError(f"`model` must be a folder, and comes before the files. Received: {model}")
     form = exported.form(model)
+    if form is not None and not exports:
+        raise ValueError(f"`model` must be a run or a saved translator. Received: {model}, an export ({form})")
     if form is not None:
-        require(*RUNTIMES[form][0])
+        extras.require(*RUNTIMES[form])
     elif not model.is_dir():
         raise ValueError(
             f"`model` must be a folder. Received: {str(model)!r}, which does not exist. Text goes to standard input or "
@@ -169,7 +149,7 @@ def check_model(model):
         )
     elif not (model / "config.json").exists() and not [*model.glob("model*.keras")]:
         raise FileNotFoundError(
-            f"{model}: must hold a model.keras, as `keras-tfm train` writes it, or what `keras-tfm export` writes"
+            f"{model}: must contain a model.keras, written by `keras-tfm train`, or an export by `keras-tfm export`"
         )
     else:
         require_backend()
@@ -179,50 +159,49 @@ def check_model(model):
 # ── the commands ──
 
 
-def train(out, recipe, **given):
-    """Trains a translator, see `keras-tfm train --help`; returns the model and its tokenizers."""
-    if (given.get("task") is None) == (given.get("source") is None):
-        received = "both" if given.get("task") else "neither"
-        raise ValueError(f"`task` or `source` must be given, one of them. Received: {received}")
+def train(out, recipe, source, target, valid_source, valid_target, task, num_examples):
+    """Trains a translator, see `keras-tfm train --help`, and returns it."""
+    if (task is None) == (source is None):
+        raise ValueError(f"`task` or `source` must be given. Received: {'both' if task else 'neither'}")
     if out.exists() and not out.is_dir():
         raise ValueError(f"`out` must be a folder. Received: {out}, a file")
-    check_files(*(given.get(name) for name in ("source", "target", "valid_source", "valid_target")))
-    for source, target in (("source", "target"), ("valid_source", "valid_target")):
-        if given.get(source) and not given.get(target) and ".tsv" not in given[source].suffixes:
-            raise ValueError(f"`{target}` must be given, unless {source} is a .tsv. Received: {source}={given[source]}")
+    check_files(source, target, valid_source, valid_target)
+    for name, first, second in (("target", source, target), ("valid_target", valid_source, valid_target)):
+        if first and not second and ".tsv" not in first.suffixes:
+            raise ValueError(f"`{name}` must be given, unless both texts are in a .tsv. Received: {first} alone")
     check_not_in_use(out)
     require_backend()
-    require(*["sentencepiece"] * (given.get("tokenizer") != "bytes"), *["sacrebleu"] * ("bleu" in given))
-    require(*["babel"] * (given.get("task") == "dates"))
-    from keras_tfm import pipeline
+    needed = {"sentencepiece": recipe.tokenizer != "bytes", "sacrebleu": recipe.bleu, "babel": task == "dates"}
+    extras.require(*(name for name, needs in needed.items() if needs))
+    from keras_tfm import pipeline, tasks
 
-    def say(line):
-        print(line, flush=True)
+    if task:
+        pairs, valid = tasks.TASKS[task](num_examples), tasks.TASKS[task](1000, "valid")
+    else:
+        pairs = data.ParallelFiles(source, target)
+        valid = data.ParallelFiles(valid_source, valid_target) if valid_source else None
+    translator = pipeline.train(pairs, out, recipe, valid, functools.partial(print, flush=True))
+    if task:
+        show(translator, tasks.TASKS[task](1000, "test"), recipe.verbose)
+    return translator
 
-    model, tokenizers = pipeline.train(out, recipe, say, **given)
-    if given.get("task"):
-        show(given["task"], model, tokenizers, given.get("verbose", 1))
-    return model, tokenizers
 
-
-def show(task, model, tokenizers, verbose, count=1000):
-    """Prints how many texts of the test split come out exactly right, and twenty of them."""
-    from keras_tfm import tasks
+def show(translator, pairs, verbose):
+    """Prints twenty translations, and how many of all are exactly right."""
     from keras_tfm.translator import Translator
 
-    pairs = tasks.TASKS[task](count, "test")
-    translate = Translator(model, *tokenizers, beams=1, batch_size=128)
-    answers = translate([source for source, _ in pairs], verbose)
+    greedy = Translator(translator.models, *translator.tokenizers, beams=1, batch_size=128)
+    answers = greedy([source for source, _ in pairs], verbose)
     right = [answer == target for answer, (_, target) in zip(answers, pairs, strict=True)]
     for (source, target), answer in zip(pairs[:20], answers, strict=False):
         print(f"  {source} → {answer}" + ("" if answer == target else f"   (wrong: {target})"))
-    print(f"{sum(right) / count:.1%} of {count:,} unseen texts exactly right")
+    print(f"{sum(right) / len(pairs):.1%} of {len(pairs):,} unseen texts exactly right")
 
 
 def finish(model, average):
     """Writes `model.keras` of an interrupted run, see `keras-tfm finish --help`."""
     if not (model / "config.json").exists():
-        raise FileNotFoundError(f"{model}: must be the folder of a run, as `keras-tfm train` makes it")
+        raise FileNotFoundError(f"{model}: must be the folder of a run, made by `keras-tfm train`")
     check_not_in_use(model)
     require_backend()
     from keras_tfm import runs
@@ -252,18 +231,18 @@ def translate(model, files, text, out, **options):
         raise ValueError(f"`model` must be a folder, and comes before the files. Received: {model}")
     check_files(*files, hint="; a text goes to --text")
     if out is not None and any(out.exists() and file.samefile(out) for file in files):
-        raise ValueError(f"`out` must be another file than those to translate. Received: {out}")
+        raise ValueError(f"`out` must not be one of the files to translate. Received: {out}")
     if text and files:
-        raise ValueError(f"`text` must not be given beside files. Received: both, {text} and {list(map(str, files))}")
-    if model is None:
-        model = DATES
-        print("no MODEL given: using the package's translator of dates (3. Mai 2023 → 2023-05-03)", file=sys.stderr)
+        raise ValueError(f"`text` and files must not both be given. Received: {text} and {list(map(str, files))}")
     if out is not None and out.is_dir():
         raise ValueError(f"`out` must be a file. Received: {out}, a folder")
+    if model is None:
+        model = DATES
+        print("no MODEL given: using the package's date translator (3. Mai 2023 → 2023-05-03)", file=sys.stderr)
     translator = load_translator(model, check_model(model), **options)
-    lines = text or (itertools.chain.from_iterable(map(_lines, files)) if files else _decoded(sys.stdin.buffer))
+    lines = text or (_lines(files) if files else data.decode_lines(sys.stdin.buffer, "standard input", "replace"))
     if out is not None:
-        total = sum(1 for _ in itertools.chain.from_iterable(map(_lines, files))) if files else None
+        total = sum(1 for _ in _lines(files)) if files else None
         write_translations(translator, lines, out, total, [_identity(model), options, [_identity(f) for f in files]])
         return
     typing = not files and not text and sys.stdin.isatty()
@@ -274,15 +253,15 @@ def translate(model, files, text, out, **options):
 
 
 def write_translations(translator, lines, out, total, task):
-    """Writes translations into a file beside `out`, which takes its place when all are there.
+    """Writes translations into a file beside `out`, which replaces `out` when it is complete.
 
-    What an interrupted command has written stays there for the same `task`: model, options and files.
+    An interrupted command leaves that file behind. The same `task` (model, options and input files) continues it.
     """
     partial, record = (out.with_name(f".{out.name}.{end}") for end in ("partial", "partial.json"))
     task, done = {"task": task}, 0
     if total is not None and partial.is_file() and not partial.is_symlink() and _holds(record, task):
         done = _whole_lines(partial)
-        print(f"going on after line {done:,}", file=sys.stderr)
+        print(f"resuming after line {done:,}", file=sys.stderr)
     else:
         partial.unlink(missing_ok=True)
         files.write_json(record, task)
@@ -295,7 +274,7 @@ def write_translations(translator, lines, out, total, task):
             translations = translator.stream(itertools.islice(lines, done, None), CHUNK)
             while chunk := list(itertools.islice(translations, CHUNK)):
                 file.write("".join(_one_line(line) + "\n" for line in chunk).encode())
-                file.flush()  # what is written is not lost if this is interrupted
+                file.flush()  # an interruption loses none of it
                 bar.add(len(chunk))
             os.fsync(file.fileno())
     except OSError as error:
@@ -307,20 +286,11 @@ def write_translations(translator, lines, out, total, task):
     print(f"wrote {out}", file=sys.stderr)
 
 
-def _holds(record, task):
-    try:
-        return files.read_json(record) == task
-    except (files.DamagedFile, FileNotFoundError):  # then all lines are translated anew
-        return False
-
-
 def evaluate(model, source, reference, tokenize, **options):
     """Prints and returns the scores of a translator, see `keras-tfm evaluate --help`."""
     check_files(source, reference)
     form = check_model(model)
-    require("sacrebleu")
-    from keras_tfm import data
-
+    extras.require("sacrebleu")
     sources, references = zip(*data.ParallelFiles(source, reference), strict=True)
     from keras_tfm import evaluation
 
@@ -333,11 +303,9 @@ def evaluate(model, source, reference, tokenize, **options):
 
 
 def plot(model, text, layer, mean, out):
-    """Draws the attention of each target token to the source, see `keras-tfm plot --help`."""
-    form = check_model(model)
-    if form is not None:
-        raise ValueError(f"`model` must be a run or a saved translator. Received: {model}, an export ({form})")
-    require("matplotlib")
+    """Plots the attention of each target token to the source, see `keras-tfm plot --help`."""
+    check_model(model, exports=False)
+    extras.require("matplotlib")
     from keras_tfm import plots
 
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -346,16 +314,15 @@ def plot(model, text, layer, mean, out):
 
 
 def export(model, format, out, precision, texts, **options):
-    """Writes a translator in a form to ship, see `keras-tfm export --help`; leaves nothing behind that does not run."""
+    """Exports a translator and compares it with the model, see `keras-tfm export --help`."""
     os.environ["KERAS_BACKEND"] = "tensorflow"
     if format in ("saved_model", "onnx") and precision != "float32":
         raise ValueError(f"`precision` of {format} must be float32. Received: precision={precision!r}")
-    if check_model(model) is not None:
-        raise ValueError(f"`model` must be a run or a saved translator. Received: {model}, an export")
+    check_model(model, exports=False)
     check_files(texts)
-    require(*RUNTIMES[format][1])
-    exported.NewFolder(out)  # or an error before all the work
-    texts = list(_lines(texts)) if texts else list(SENTENCES)
+    extras.require(*RUNTIMES[format], *["tf2onnx"] * (format == "onnx"))
+    exported.NewFolder(out)  # raises an error if it must not be replaced
+    texts = list(_lines([texts])) if texts else list(SENTENCES)
     from keras_tfm import export
 
     translator = load_translator(model, **{"max_length": 128, **options})
@@ -370,7 +337,7 @@ def export(model, format, out, precision, texts, **options):
 
 
 def info(model):
-    """Prints what a folder holds, see `keras-tfm info --help`."""
+    """Prints what a folder contains, see `keras-tfm info --help`."""
     from keras_tfm.information import describe
 
     for name, value in describe(DATES if model is None else model):
@@ -380,30 +347,23 @@ def info(model):
 # ── lines ──
 
 
-def _lines(path):
-    try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-            yield from _decoded(file)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path}: must be a whole .gz file. Received: {error}") from error
-
-
-def _decoded(file):
-    """Lines of a binary file; what is no UTF-8 becomes U+FFFD, and is said."""
-    for number, line in enumerate(file, 1):
-        line = line.rstrip(b"\r\n").removeprefix(b"\xef\xbb\xbf" if number == 1 else b"")
-        text = line.decode("utf-8", "replace")
-        if "\ufffd" in text and text.encode() != line:
-            print(f"line {number}: not UTF-8, and read with \ufffd in its place", file=sys.stderr)
-        yield text
+def _lines(paths):
+    return itertools.chain.from_iterable(data.read_lines(path, "replace") for path in paths)
 
 
 def _one_line(text):
     return " ".join(text.splitlines()) if text else text
 
 
+def _holds(record, task):
+    try:
+        return files.read_json(record) == task
+    except (files.DamagedFile, FileNotFoundError):  # then all lines are translated again
+        return False
+
+
 def _whole_lines(path):
-    """How many whole lines a file has; cuts off what comes behind them."""
+    """Counts the complete lines of a file, and cuts off what follows them."""
     count = end = 0
     with open(path, "rb+") as file:
         for line in file:
@@ -414,7 +374,7 @@ def _whole_lines(path):
 
 
 def _identity(path):
-    """Checksums of a file, or of what a folder's translations depend on."""
+    """Checksums of a file, or of the files in a folder that translations depend on."""
     if path.is_file():
         return files.checksum(path)
     ignored = {"data", "checkpoints", "tensorboard", "metrics.csv", "learning_curve.png", ".lock"}

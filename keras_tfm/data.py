@@ -73,21 +73,30 @@ class ParallelFiles:
             yield tuple(columns)
 
 
-def read_lines(path):
-    """Lines of a UTF-8 file, plain or .gz, without their ends."""
+def read_lines(path, errors="strict"):
+    """Lines of a UTF-8 file, plain or .gz, without their ends; `errors` as for `decode_lines`."""
     path = pathlib.Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such file")
-    number = 0
     with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-        try:
-            for number, line in enumerate(file, 1):
-                line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-                yield line.rstrip(b"\r\n").decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path}, line {number}: must be UTF-8. Received: {error.object[:40]!r}") from error
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise ValueError(f"{path}, after line {number}: must be a whole .gz file. Received: {error}") from error
+        yield from decode_lines(file, path, errors)
+
+
+def decode_lines(file, name, errors="strict"):
+    """Lines of a binary file that holds UTF-8; with errors="replace", invalid bytes become U+FFFD and are reported."""
+    number = 0
+    try:
+        for number, line in enumerate(file, 1):
+            line = line.rstrip(b"\r\n").removeprefix(b"\xef\xbb\xbf" if number == 1 else b"")
+            try:
+                yield line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                if errors == "strict":
+                    raise ValueError(f"{name}, line {number}: must be UTF-8. Received: {line[:40]!r}") from error
+                print(f"{name}, line {number}: not UTF-8; invalid bytes are read as \ufffd", file=sys.stderr)
+                yield line.decode("utf-8", "replace")
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{name}, after line {number}: must be a whole .gz file. Received: {error}") from error
 
 
 class Sequences:

@@ -1,4 +1,3 @@
-import inspect
 import re
 
 import pytest
@@ -6,48 +5,44 @@ from conftest import once
 
 import keras_tfm
 from keras_tfm import cli, flags
-from keras_tfm.flags import MODEL_FLAGS
+from keras_tfm.recipes import Recipe
+
+pytestmark = once
 
 
-def test_flags_are_the_arguments_of_the_builder():
-    from keras_tfm.layers import MultiHeadSelfAttention, TransformerEncoderBlock
-    from keras_tfm.models.transformer import Stack, transformer
-
-    functions = transformer, Stack.__init__, TransformerEncoderBlock.__init__
-    names = {name for function in functions for name in inspect.signature(function).parameters}
-    names |= set(MultiHeadSelfAttention.OPTIONS)
-    not_flags = {"self", "name", "dtype", "block", "options", "kwargs", "vocab_size", "target_vocab_size", "causal"}
-    assert names - not_flags == set(MODEL_FLAGS)
+def test_every_option_has_a_flag():
+    given = {"num_layers": 3, "norm_first": False, "dropout": 0.25, "score": "additive", "packed": True, "verbose": 2}
+    line = "train --source x.tsv --num_layers 3 --no-norm-first --dropout=0.25 --score additive --packed --verbose 2"
+    arguments = flags.parse([*line.split(), "--steps", "7"])
+    assert arguments["recipe"] == Recipe(steps=7, **given) and arguments["source"].name == "x.tsv"
+    assert flags.parse(["train", "--recipe", "quick"])["recipe"].num_layers == 2
 
 
-def test_words_are_those_of_the_layers():
-    from keras_tfm.layers import SCORES
-    from keras_tfm.layers.attention import HEADS, MIXINGS
-    from keras_tfm.layers.blocks import GATES, NORMS
-    from keras_tfm.layers.positions import SCHEMES
-    from keras_tfm.models.transformer import ENCODINGS
-
-    words = {"score": SCORES, "heads": HEADS, "mixing": MIXINGS, "norm": NORMS}
-    words["positions"] = [*ENCODINGS, *(scheme for scheme in SCHEMES if scheme)]
-    for name, choices in words.items():
-        assert set(MODEL_FLAGS[name][0]) == set(choices), name
-    assert all(gate in MODEL_FLAGS["activation"][1] for gate in GATES)
+def test_tasks_have_characters_for_tokens_unless_others_are_given():
+    assert flags.parse(["train", "--task", "reverse"])["recipe"].tokenizer == "char"
+    assert flags.parse(["train", "--task", "reverse", "--tokenizer", "bytes"])["recipe"].tokenizer == "bytes"
+    assert flags.parse(["train", "--source", "x"])["recipe"].tokenizer == "bpe"
 
 
-def test_recipes_and_presets_are_those_of_the_library():
-    from keras_tfm.models import PRESETS
-    from keras_tfm.pipeline import DEFAULTS, RECIPES
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("", "the following arguments are required: command; see `keras-tfm --help`"),
+        ("sing", "argument command: invalid choice: 'sing' .*; see `keras-tfm --help`"),
+        ("train --backend abacus", "argument --backend: invalid choice: 'abacus' .*; see `keras-tfm train --help`"),
+        ("train --steps 0", "--steps must be a positive integer. Received: steps=0; see `keras-tfm train --help`"),
+        ("train --steps few", "argument --steps: invalid int value: 'few'; see `keras-tfm train --help`"),
+        ("train --task chess", "argument --task: invalid choice: 'chess' .*; see `keras-tfm train --help`"),
+        ("translate --beams 0", "argument --beams: invalid positive value: '0'; see `keras-tfm translate --help`"),
+    ],
+)
+def test_a_wrong_command_line_is_answered_by_one_line(line, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.run(line.split())
+    (said,) = capsys.readouterr().err.splitlines()
+    assert stop.value.code == 2 and re.fullmatch(f"keras-tfm: error: {message}", said), said
 
-    train = flags._parser()._subparsers._group_actions[0].choices["train"]
-    choices = {action.dest: action.choices for action in train._actions}
-    assert set(choices["recipe"]) == set(RECIPES) and set(choices["preset"]) == set(PRESETS)
-    for name, sizes in PRESETS.items():
-        layers = f"{sizes['num_layers']}+{sizes.get('num_decoder_layers', sizes['num_layers'])}"
-        assert re.search(rf"{name}: {re.escape(layers)}( layers of width|,) {sizes['model_dim']}", flags.PRESET_SIZES)
-    assert set(choices) - {"help", "recipe", "out", "backend"} == set(DEFAULTS) | set(MODEL_FLAGS)
 
-
-@once
 @pytest.mark.parametrize("command", ["train", "translate", "evaluate", "plot", "export", "finish", "info"])
 def test_help_says_what_each_option_does(command, capsys):
     with pytest.raises(SystemExit):
@@ -56,7 +51,6 @@ def test_help_says_what_each_option_does(command, capsys):
     assert "None" not in said and "SUPPRESS" not in said and "options:" in said
 
 
-@once
 def test_version(capsys):
     with pytest.raises(SystemExit):
         cli.run(["--version"])

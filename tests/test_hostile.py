@@ -311,5 +311,5 @@ def test_translations_to_a_full_disk_go_on_when_there_is_room(saved, disk, tmp_p
     assert not (place / "out").exists()
     leave(2**21)
     cli.run([*argv, str(place / "out")])
-    assert re.search(r"going on after line [1-9]", capsys.readouterr().err)
+    assert re.search(r"resuming after line [1-9]", capsys.readouterr().err)
     assert (place / "out").read_bytes() == (tmp_path / "whole").read_bytes()

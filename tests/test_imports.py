@@ -12,6 +12,7 @@ PACKAGE = pathlib.Path(keras_tfm.__file__).parent
 ORDER = [
     "arguments",
     "extras",
+    "recipes",
     "files",
     "progress",
     "backend",

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import shutil
@@ -12,8 +13,9 @@ import numpy as np
 import pytest
 from conftest import BACKEND, array
 
-from keras_tfm import cli, files, pipeline, runs
+from keras_tfm import cli, data, files, pipeline, runs
 from keras_tfm.backend import machine
+from keras_tfm.recipes import Recipe
 from keras_tfm.translator import Translator
 
 pytestmark = pytest.mark.xdist_group("pipeline")  # one run for most of these tests
@@ -46,9 +48,9 @@ def texts(tmp_path_factory):
 
 
 def train(out, texts, **options):
+    """The translator of a run, and what was said about it."""
     said = []
-    model, tokenizers = pipeline.train(out, say=said.append, source=texts, **{**OPTIONS, **options})
-    return model, tokenizers, "\n".join(said)
+    return pipeline.train(data.ParallelFiles(texts), out, say=said.append, **{**OPTIONS, **options}), "\n".join(said)
 
 
 @pytest.fixture(scope="module")
@@ -92,14 +94,14 @@ def saved_weights(path):
 
 def test_a_run_goes_on_to_the_same_result(interrupted, finished, texts, tmp_path):
     out = shutil.copytree(interrupted, tmp_path / "run")
-    _, _, said = train(out, texts)
-    assert "going on after step 6 of 12" in said
+    _, said = train(out, texts)
+    assert "resuming after step 6 of 12" in said
     for ours, theirs in zip(weights(out), weights(finished), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     ours, theirs = ((folder / "metrics.csv").read_text().splitlines() for folder in (out, finished))
     assert len(ours) == len(theirs) == 4
-    _, _, said = train(out, texts)
-    assert "trained for 12 steps before" in said
+    _, said = train(out, texts)
+    assert "already trained for 12 steps" in said
 
 
 def test_an_interrupted_run_can_be_used_and_finished(interrupted, tmp_path, capsys):
@@ -143,8 +145,8 @@ def test_a_failed_start_leaves_no_tokenizer_that_others_get(texts, tmp_path):
     with pytest.raises(ValueError, match="`num_heads` must divide the width"):
         train(tmp_path, texts, num_heads=5)
     assert (tmp_path / "tokenizer").exists() and not (tmp_path / "config.json").exists()
-    _, tokenizers, _ = train(tmp_path, texts, tokenizer="char", steps=4, average=1)
-    assert type(tokenizers[0]).__name__ == "SentencePieceTokenizer"
+    translator, _ = train(tmp_path, texts, tokenizer="char", steps=4, average=1)
+    assert type(translator.source_tokenizer).__name__ == "SentencePieceTokenizer"
     assert runs.read_config(tmp_path)["options"]["tokenizer"] == "char"
 
 
@@ -152,7 +154,7 @@ def test_other_options_and_other_texts_are_refused(run, texts, tmp_path):
     with pytest.raises(ValueError, match="with other ff_dim, seed$"):
         train(run, texts, ff_dim=64, seed=4)
     moved = shutil.copy(texts, tmp_path / "moved.tsv")  # which changes nothing
-    assert "trained for 12 steps before" in train(run, moved)[2]
+    assert "already trained for 12 steps" in train(run, moved)[1]
     with open(moved, "a") as file:
         file.write("one\tmore\n")
     with pytest.raises(ValueError, match="with other texts to train on$"):
@@ -171,7 +173,7 @@ def test_another_machine_goes_on_with_the_same_batches(texts, tmp_path, monkeypa
 
 
 def test_more_checkpoints_than_there_are_are_not_averaged(run, texts):
-    with pytest.raises(ValueError, match="`average` must be at most 3, the checkpoints .* Received: average=4"):
+    with pytest.raises(ValueError, match="`average` must be at most 3, the number of .* Received: average=4"):
         train(run, texts, average=4)
     train(run, texts, average=3)
     model, what = runs.finish(run, 9)
@@ -190,7 +192,7 @@ def test_two_runs_in_one_folder_are_refused(run, texts):
 
 
 def test_a_tokenizer_of_another_model_is_refused(run, texts, tmp_path):
-    _, (other,), _ = train(tmp_path / "other", texts, tokenizer="char", steps=4, average=1)
+    other = train(tmp_path / "other", texts, tokenizer="char", steps=4, average=1)[0].source_tokenizer
     shutil.rmtree(run / "tokenizer")
     shutil.copytree(tmp_path / "other/tokenizer", run / "tokenizer")
     with pytest.raises(SystemExit, match="tokenizers must be those that the model was trained with"):
@@ -212,41 +214,42 @@ def test_defaults_suit_the_texts_and_the_machine(accelerated):
     found = []
     for pairs in (10_000, 100_000, 1_000_000):
         encoded = SimpleNamespace(targets=SimpleNamespace(tokens=range(20 * pairs)))
-        options = pipeline.all_options("default", {"task": "reverse"})
-        options = pipeline.suited_batches(options, encoded, machine.Machine(accelerated, 4, "auto"))
-        steps_per_pass = 20 * pairs // options["batch_tokens"]
-        found.append(pipeline.suited_schedule(options, steps_per_pass, encoded))
-        assert found[-1]["steps"] % found[-1]["steps_per_epoch"] == 0
-        assert found[-1]["steps_per_epoch"] <= 1000 and found[-1]["warmup_steps"] < found[-1]["steps"] / 5
-        assert None not in [found[-1][name] for name in ("batch_tokens", "num_shapes", "learning_rate", "jit_compile")]
-    sizes, steps = ([options[name] for options in found] for name in ("batch_tokens", "steps"))
+        options = pipeline.suited_batches(Recipe(), encoded, machine.Machine(accelerated, 4, "auto"))
+        found.append(pipeline.suited_schedule(options, 20 * pairs // options.batch_tokens, encoded))
+        assert found[-1].steps % found[-1].steps_per_epoch == 0
+        assert found[-1].steps_per_epoch <= 1000 and found[-1].warmup_steps < found[-1].steps / 5
+        assert None not in [getattr(found[-1], name) for name in pipeline.CHOSEN]
+    sizes, steps = ([getattr(options, name) for options in found] for name in ("batch_tokens", "steps"))
     assert sizes == sorted(sizes) and steps == sorted(steps) and sizes[0] >= (4096 if accelerated else 1024)
-    wide = pipeline.suited_schedule({**options, "preset": "big"}, 100, encoded)
-    assert wide["learning_rate"] < found[0]["learning_rate"]
+    wide = pipeline.suited_schedule(dataclasses.replace(options, preset="big"), 100, encoded)
+    assert wide.learning_rate < found[0].learning_rate
 
 
-@pytest.mark.parametrize("recipe", pipeline.RECIPES)
-def test_recipes_are_words_and_flags_come_before_them(recipe):
-    options = pipeline.all_options(recipe, {"task": "reverse", "dropout": 0.25})
-    assert options["dropout"] == 0.25
-    assert all(options[name] == value for name, value in pipeline.RECIPES[recipe].items() if name != "dropout")
-    with pytest.raises(ValueError, match="`recipe` must be one of"):
-        pipeline.all_options("secret", {})
+def test_early_stopping_and_scores_need_texts_to_validate_on(tmp_path):
+    for name in ("patience", "bleu"):
+        with pytest.raises(ValueError, match=f"`{name}` requires texts to validate on: `valid` must be given"):
+            pipeline.train([("a", "b")], tmp_path, **{name: 3})
 
 
-def test_bad_options_are_refused():
-    for given, word in (
-        ({}, "`task` or `source`"),
-        ({"source": "x", "patience": 3}, "`patience` must come with texts"),
-    ):
-        with pytest.raises(ValueError, match=word):
-            pipeline.all_options("default", given)
+@pytest.mark.parametrize(
+    "pairs, message",
+    [
+        (iter([("a", "b")]), "`pairs` must be a list, or anything else that can be iterated over several times"),
+        ([("a", "b"), ("c",)], r"`pairs` must be pairs of strings, \(source, target\). Received: \('c',\) among them"),
+        (["ab"], "`pairs` must be pairs of strings"),
+        ([("a", None)], "`pairs` must be pairs of strings"),
+        ([], "`pairs` must not be empty"),
+    ],
+)
+def test_what_are_no_pairs_is_refused(pairs, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        pipeline.train(pairs, tmp_path)
 
 
 @(pytest.mark.slow if BACKEND == "tensorflow" else lambda test: test)  # 26 s there, 18 s on JAX
 def test_every_variant_trains(texts, tmp_path):
     """Moving averages, accumulation, packing, sampling, early stopping: by the same way, to a result that loads."""
-    valid = {"valid_source": texts, "patience": 1, "bleu": 4}
+    valid = {"valid": data.ParallelFiles(texts), "patience": 1, "bleu": 4}
     variants = {
         "ema": {"ema": 0.5, "average": 1, **valid},
         "accumulate": {"accumulate": 2, "clipnorm": 1.0, "schedule": "inverse_sqrt"},
@@ -254,11 +257,11 @@ def test_every_variant_trains(texts, tmp_path):
         "sampled": {"tokenizer": "bpe", "vocab_size": 300, "sampling": 0.1, "samples": 2, "r_drop": 1.0},
     }
     for name, options in variants.items():
-        model, tokenizers, _ = train(tmp_path / name, texts, steps=8, **{"average": 2, **options})
+        translator, _ = train(tmp_path / name, texts, steps=8, **{"average": 2, **options})
         assert Translator.load(tmp_path / name).origin == ""  # early stopping, too, is an end
-        again, _, said = train(tmp_path / name, texts, steps=8, **{"average": 2, **options})
-        assert "before" in said or "going on" in said
-        for weight, expected in zip(again.weights, model.weights, strict=True):
+        again, said = train(tmp_path / name, texts, steps=8, **{"average": 2, **options})
+        assert "already trained" in said or "resuming" in said
+        for weight, expected in zip(again.models[0].weights, translator.models[0].weights, strict=True):
             np.testing.assert_array_equal(array(weight), array(expected))
 
 
@@ -283,9 +286,9 @@ def test_killed_and_started_again_equals_uninterrupted(texts, tmp_path, capsys):
     os.kill(killed.pid, signal.SIGKILL)
     killed.communicate()
     cli.run(command(tmp_path / "killed", texts))
-    assert "going on after step" in capsys.readouterr().out
+    assert "resuming after step" in capsys.readouterr().out
     cli.run(command(tmp_path / "whole", texts))
-    assert "going on after step" not in capsys.readouterr().out
+    assert "resuming after step" not in capsys.readouterr().out
     for ours, theirs in zip(weights(tmp_path / "killed"), weights(tmp_path / "whole"), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert (tmp_path / "killed/metrics.csv").read_text().count("\n") == 11

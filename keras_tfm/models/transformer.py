@@ -13,15 +13,8 @@ from keras_tfm.backend.tensors import without_mask
 from keras_tfm.layers import PositionalEncoding, TransformerDecoderBlock, TransformerEncoderBlock, masks
 from keras_tfm.layers.blocks import NORMS
 from keras_tfm.layers.positions import SCHEMES
+from keras_tfm.recipes import PRESETS  # noqa: F401, for the examples
 
-# `base` and `big` are those of https://arxiv.org/abs/1706.03762, `deep` is after https://arxiv.org/abs/2006.10369.
-PRESETS = {
-    "tiny": {"num_layers": 4, "model_dim": 128, "num_heads": 4, "ff_dim": 256},
-    "small": {"num_layers": 6, "model_dim": 256, "num_heads": 4, "ff_dim": 1024},
-    "base": {"num_layers": 6, "model_dim": 512, "num_heads": 8, "ff_dim": 2048},
-    "big": {"num_layers": 6, "model_dim": 1024, "num_heads": 16, "ff_dim": 4096, "dropout": 0.3},
-    "deep": {"num_layers": 12, "num_decoder_layers": 1, "model_dim": 512, "num_heads": 8, "ff_dim": 2048},
-}
 ENCODINGS = ("sinusoidal", "learned", "index")
 
 

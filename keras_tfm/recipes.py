@@ -1,0 +1,193 @@
+"""Recipes for training: every option with its default, its help text and its allowed values.
+
+Nothing here imports Keras, so that the command can show help and check flags at once.
+"""
+
+import dataclasses
+import functools
+import math
+import typing
+
+from keras_tfm.arguments import check, one_of, positive, rate
+
+# `base` and `big` are those of https://arxiv.org/abs/1706.03762; `deep` follows https://arxiv.org/abs/2006.10369.
+PRESETS = {
+    "tiny": {"num_layers": 4, "model_dim": 128, "num_heads": 4, "ff_dim": 256},
+    "small": {"num_layers": 6, "model_dim": 256, "num_heads": 4, "ff_dim": 1024},
+    "base": {"num_layers": 6, "model_dim": 512, "num_heads": 8, "ff_dim": 2048},
+    "big": {"num_layers": 6, "model_dim": 1024, "num_heads": 16, "ff_dim": 4096, "dropout": 0.3},
+    "deep": {"num_layers": 12, "num_decoder_layers": 1, "model_dim": 512, "num_heads": 8, "ff_dim": 2048},
+}
+# Options that may differ when a run is resumed: how long and how fast it trains, and what it reports.
+CHANGEABLE = {"steps", "passes", "patience", "average", "learning_rate", "warmup_steps", "clipnorm"}
+CHANGEABLE |= {"save_minutes", "bleu", "verbose"}
+
+
+def _number(name, value):
+    return check(name, value, type(value) in (int, float) and 0 <= value < math.inf, "a number of at least 0")
+
+
+def _above_0(name, value):
+    return check(name, value, type(value) in (int, float) and 0 < value < math.inf, "a positive number")
+
+
+def _integer(name, value):
+    return check(name, value, type(value) is int and value >= 0, "an integer of at least 0")
+
+
+def _boolean(name, value):
+    return check(name, value, type(value) is bool, "True or False")
+
+
+def _string(name, value):
+    return check(name, value, isinstance(value, str), "a string")
+
+
+def _option(group, default, text, allowed=None):
+    """A field; `allowed` are words, or a function that checks a value (by default that of the type in `CHECKS`)."""
+    return dataclasses.field(default=default, metadata={"group": group, "help": text, "allowed": allowed})
+
+
+CHECKS = {int: positive, float: _number, bool: _boolean, str: _string}
+_data, _training = functools.partial(_option, "data"), functools.partial(_option, "training")
+_model = functools.partial(_option, "model", None)
+_SIZES = "; ".join(
+    f"{name}: {sizes['num_layers']}+{sizes.get('num_decoder_layers', sizes['num_layers'])} layers of "
+    f"width {sizes['model_dim']}"
+    for name, sizes in PRESETS.items()
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """The options of `keras_tfm.train`; `keras-tfm train --help` describes them.
+
+    A model option that is None takes the preset's value, or else the model's default. Any other option that is None is
+    chosen to suit the texts and the machine.
+
+    >>> Recipe(preset="small", dropout=0.2).dropout
+    0.2
+    >>> Recipe(norm="batch")
+    Traceback (most recent call last):
+    ValueError: `norm` must be one of ['layer', 'rms']. Received: norm='batch'
+    """
+
+    tokenizer: str = _data("bpe", "kind of tokenizer", ("bpe", "unigram", "char", "word", "bytes"))
+    vocab_size: int | None = _data(None, "maximum size of a vocabulary (default: by corpus, 8,000 to 32,000)")
+    separate: bool = _data(False, "learn a vocabulary for each side instead of one for both")
+    sampling: float = _data(0.0, "subword sampling: share of BPE merges left out", rate)
+    samples: int = _data(10, "with subword sampling, number of differently split copies of the corpus")
+    batch_tokens: int | None = _data(None, "maximum tokens per batch and side, counting padding (default: by corpus)")
+    num_shapes: int | None = _data(None, "maximum number of batch shapes; XLA compiles each (default: by machine)")
+
+    preset: str = _option("model", "tiny", f"model size. {_SIZES}", tuple(PRESETS))
+    num_layers: int | None = _model("number of encoder blocks")
+    num_decoder_layers: int | None = _model("number of decoder blocks, if different")
+    model_dim: int | None = _model("width of the model")
+    num_heads: int | None = _model("number of attention heads")
+    num_kv_heads: int | None = _model("number of key/value heads, for grouped or multi-query attention")
+    ff_dim: int | None = _model("width of the feed-forward networks")
+    dropout: float | None = _model("dropout rate of sublayers and embeddings (default: 0.1)", rate)
+    attention_dropout: float | None = _model("dropout rate of attention weights (default: 0.0)", rate)
+    positions: str | None = _model(
+        "position scheme (default: sinusoidal)", ("sinusoidal", "learned", "index", "rotary", "relative", "alibi")
+    )
+    positions_in: str | None = _model(
+        "where sinusoidal, learned and index positions enter (default: input)", ("input", "every_layer")
+    )
+    positions_combine: str | None = _model("how they join the features (default: add)", ("add", "concat"))
+    max_length: int = _option("model", 512, "maximum tokens per text and its end token; longer pairs are left out")
+    norm: str | None = _model("kind of normalization (default: layer)", ("layer", "rms"))
+    norm_first: bool | None = _model("normalize before each sublayer (pre-norm) instead of after it")
+    activation: str | None = _model(
+        "feed-forward activation: glu, reglu, geglu, swiglu or one of Keras (default: relu)"
+    )
+    score: str | None = _model(
+        "how queries and keys are compared (default: scaled_dot)",
+        ("dot", "scaled_dot", "cosine", "bilinear", "additive", "concat"),
+    )
+    heads: str | None = _model("what each head sees (default: standard)", ("standard", "narrow", "wide"))
+    mixing: str | None = _model("mean of the values, or only the best one (default: soft)", ("soft", "hard"))
+    window: int | None = _model("window size of self-attention, in tokens")
+    use_bias: bool | None = _model("use biases in dense layers (default: yes)")
+    kernel_initializer: str | None = _model("Keras initializer of kernels (default: glorot_uniform)")
+    bias_initializer: str | None = _model("Keras initializer of biases (default: zeros)")
+    tied_output: bool | None = _model("compute the logits with the target embeddings (default: yes)")
+    packed: bool | None = _model("put several pairs into each row, to waste less on padding")
+
+    steps: int | None = _training(None, "number of updates, rounded up to whole epochs (default: by corpus)")
+    passes: int | None = _training(None, "number of passes over the texts, if the steps are not given")
+    steps_per_epoch: int | None = _training(None, "updates between checkpoints (default: one pass, at most 1,000)")
+    save_minutes: float = _training(3.0, "how often the state is saved between checkpoints", _above_0)
+    learning_rate: float | None = _training(None, "peak learning rate (default: by width, 0.002 for tiny)", _above_0)
+    warmup_steps: int | None = _training(None, "updates until the peak (default: a tenth of all, at most 4,000)")
+    schedule: str = _training("cosine", "how the learning rate falls after its peak", ("cosine", "inverse_sqrt"))
+    smoothing: float = _training(0.1, "label smoothing", rate)
+    r_drop: float = _training(0.0, "weight of R-Drop, which doubles the work of a step")
+    clipnorm: float | None = _training(None, "clip gradients to this norm (default: no clipping)", _above_0)
+    accumulate: int = _training(1, "number of batches per update")
+    ema: float | None = _training(None, "make a moving average of the weights, with this momentum, the result", rate)
+    average: int = _training(1, "make the mean of this many last checkpoints the result")
+    patience: int | None = _training(None, "stop after this many epochs without a better validation loss")
+    bleu: int | None = _training(None, "translate this many validation texts after each epoch, and log BLEU and chrF")
+    precision: str = _training("float32", "training precision", ("float32", "mixed_bfloat16", "mixed_float16"))
+    jit_compile: bool | None = _training(None, "compile with XLA (default: where that is faster)")
+    seed: int = _training(1, "seed of weights, dropout, batch order and subword sampling", _integer)
+    verbose: int = _training(1, "0: silent; 1: progress bar; 2: one line per epoch", (0, 1, 2))
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value, allowed = getattr(self, field.name), field.metadata["allowed"]
+            if value is None and field.default is None:
+                continue
+            if isinstance(allowed, tuple):
+                one_of(field.name, value, allowed)
+            else:
+                (allowed or CHECKS[kind(field)])(field.name, value)
+        if self.sampling and self.tokenizer not in ("bpe", "unigram"):
+            rule = f"0 for tokenizers other than bpe and unigram, here {self.tokenizer}"
+            check("sampling", self.sampling, False, rule)
+
+    @property
+    def model_options(self):
+        """Arguments of `keras_tfm.transformer`, without those left to the preset or to the model."""
+        names = [field.name for field in dataclasses.fields(self) if field.metadata["group"] == "model"]
+        return {name: getattr(self, name) for name in names[1:] if getattr(self, name) is not None}
+
+
+def kind(field):
+    """The type of a field, leaving None aside."""
+    return (typing.get_args(field.type) or (field.type,))[0]
+
+
+RECIPES = {
+    "default": Recipe(),
+    "quick": Recipe(num_layers=2, vocab_size=4000, passes=8, learning_rate=0.003),
+    # best on Multi30k, 29,000 short pairs: see benchmarks/multi30k.py
+    "small_corpus": Recipe(
+        norm_first=True,
+        dropout=0.3,
+        vocab_size=12_000,
+        r_drop=3.0,
+        batch_tokens=8192,
+        num_shapes=3,
+        passes=240,
+        learning_rate=0.005,
+        warmup_steps=2000,
+        average=10,
+    ),
+    # https://arxiv.org/abs/1706.03762
+    "paper": Recipe(preset="base", schedule="inverse_sqrt", warmup_steps=4000, average=5),
+}
+
+
+def resolve(recipe, **changes):
+    """A word of `RECIPES`, or a `Recipe`, with some options changed.
+
+    >>> resolve("paper", dropout=0.2).schedule
+    'inverse_sqrt'
+    """
+    recipe = recipe if isinstance(recipe, Recipe) else RECIPES[one_of("recipe", recipe, RECIPES)]
+    for name in changes:
+        one_of("option", name, [field.name for field in dataclasses.fields(Recipe)])
+    return dataclasses.replace(recipe, **changes)

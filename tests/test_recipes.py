@@ -1,0 +1,94 @@
+import dataclasses
+import inspect
+import re
+import subprocess
+import sys
+
+import pytest
+from conftest import once
+
+from keras_tfm.recipes import CHANGEABLE, PRESETS, RECIPES, Recipe, resolve
+
+pytestmark = once
+FIELDS = {field.name: field for field in dataclasses.fields(Recipe)}
+MODEL = {name: field for name, field in FIELDS.items() if field.metadata["group"] == "model" and name != "preset"}
+
+
+def parameters():
+    """Arguments of the model: name → default."""
+    from keras_tfm.layers import MultiHeadAttention, MultiHeadSelfAttention, TransformerEncoderBlock
+    from keras_tfm.models.transformer import Stack, transformer
+
+    makers = MultiHeadAttention, MultiHeadSelfAttention, TransformerEncoderBlock, Stack, transformer
+    return {name: p.default for maker in makers for name, p in inspect.signature(maker).parameters.items()}
+
+
+def test_model_options_are_the_arguments_of_the_builder_and_of_its_layers():
+    others = {"name", "dtype", "block", "options", "kwargs", "vocab_size", "target_vocab_size", "causal"}
+    assert {*parameters()} - others - {"preset"} == {*MODEL}
+
+
+def test_defaults_in_help_texts_are_those_of_the_model():
+    for name, field in MODEL.items():
+        default = parameters()[name]
+        said = re.search(r"\(default: (.*)\)$", field.metadata["help"])
+        if field.default is not None:
+            assert field.default == default, name
+        elif said:
+            assert said[1] == {True: "yes"}.get(default, str(default)), name
+        else:
+            assert not default or name in PRESETS["tiny"], name
+
+
+def test_words_are_those_of_the_layers():
+    from keras_tfm.layers import SCORES
+    from keras_tfm.layers.attention import HEADS, MIXINGS
+    from keras_tfm.layers.blocks import GATES, NORMS
+    from keras_tfm.layers.positions import SCHEMES
+    from keras_tfm.models.transformer import ENCODINGS
+
+    words = {"score": SCORES, "heads": HEADS, "mixing": MIXINGS, "norm": NORMS}
+    words["positions"] = [*ENCODINGS, *(scheme for scheme in SCHEMES if scheme)]
+    for name, choices in words.items():
+        assert {*MODEL[name].metadata["allowed"]} == {*choices}, name
+    assert all(gate in MODEL["activation"].metadata["help"] for gate in GATES)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"steps": 0}, "`steps` must be a positive integer. Received: steps=0"),
+        ({"num_layers": 2.0}, "`num_layers` must be a positive integer. Received: num_layers=2.0"),
+        ({"dropout": 1}, "`dropout` must be at least 0 and less than 1. Received: dropout=1"),
+        ({"learning_rate": 0}, "`learning_rate` must be a positive number"),
+        ({"r_drop": float("nan")}, "`r_drop` must be a number of at least 0"),
+        ({"seed": -1}, "`seed` must be an integer of at least 0"),
+        ({"packed": 1}, "`packed` must be True or False"),
+        ({"activation": 3}, "`activation` must be a string"),
+        ({"schedule": "steep"}, r"`schedule` must be one of \['cosine', 'inverse_sqrt'\]. Received: schedule='steep'"),
+        ({"average": None}, "`average` must be a positive integer. Received: average=None"),
+        ({"sampling": 0.1, "tokenizer": "char"}, "`sampling` must be 0 for .* here char. Received: sampling=0.1"),
+        ({"layers": 3}, "`option` must be one of .* Received: option='layers'"),
+    ],
+)
+def test_wrong_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        resolve("default", **options)
+
+
+@pytest.mark.parametrize("word", RECIPES)
+def test_changes_replace_options_of_a_recipe(word):
+    recipe = resolve(word, dropout=0.25)
+    assert recipe == dataclasses.replace(RECIPES[word], dropout=0.25) == resolve(RECIPES[word], dropout=0.25)
+    assert recipe.model_options["dropout"] == 0.25 and "preset" not in recipe.model_options
+    with pytest.raises(ValueError, match="`recipe` must be one of"):
+        resolve("secret")
+
+
+def test_what_may_change_are_options():
+    assert not CHANGEABLE - {*FIELDS}
+
+
+def test_recipes_need_no_keras():
+    program = "import sys, keras_tfm; keras_tfm.Recipe(); print('keras' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"
