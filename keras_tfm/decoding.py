@@ -1,14 +1,17 @@
-"""Decoding: over `start` and `step` of a model, never over the model itself.
+"""Greedy decoding, sampling and beam search, over the `start` and `step` of a model.
 
     start(sources, max_length) → cache
     step(tokens, position, cache) → logits (rows, n, vocabulary), cache
 
-A cache is any tree of dicts, lists and tensors. What lies under a key "memory" belongs to a source and is shared by all
-of its hypotheses; everything else belongs to a hypothesis and moves with it. `step` may get several rows for each row
-of the memory: those of source 0 come first, then those of source 1.
+A cache is any tree of dicts, lists and tensors. Tensors under a key "memory" belong to a source and are shared by its
+hypotheses; all others belong to a hypothesis and move with it. `step` may be given several rows for each row of the
+memory: first all rows of source 0, then those of source 1, and so on.
 
 Axes: b batch, k beams, l length, v vocabulary.
 """
+
+import functools
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -19,127 +22,133 @@ from keras_tfm.arguments import one_of, positive
 from keras_tfm.kernels import NEVER, flat_places, take_each
 from keras_tfm.text import END, PAD, START
 
-# Word → what the logarithm of a probability is divided by, given the number of tokens and an exponent.
+# Word → divisor of a hypothesis' log probability, as a function of its number of tokens and an exponent.
 PENALTIES = {
     "length": lambda length, exponent: length**exponent,
     "gnmt": lambda length, exponent: ((5 + length) / 6) ** exponent,  # https://arxiv.org/abs/1609.08144
 }
+MOST_SOUGHT = 16  # up to this many tokens, finding banned ones and dropping them is faster than masking all logits
 
 
 class Constraints:
-    """What may be written where: scores of tokens that may not become `NEVER`, or lower by as much.
+    """Which tokens may be written at which position.
 
     Args:
-        max_length: how many tokens at the most, the end token among them.
-        min_length: how many at the least, the end token among them.
-        forbidden: ids that are never written; padding and the start token never are.
-        prefix: ids (batch, n) to begin with; 0 leaves a place free.
-        no_repeat_ngram: so many tokens in a row never come twice; 0 for no such rule.
-        limits: (batch,), for each row how many tokens at the most, where that is less than `max_length`.
+        max_length: maximum number of tokens, including the end token.
+        min_length: minimum number of tokens, including the end token.
+        forbidden: ids that are never written; neither are padding and the start token.
+        prefix: ids (batch, n) that each row starts with; 0 leaves a position free.
+        no_repeat_ngram: no sequence of this many tokens occurs twice in a row; 0 for no such rule.
+        limits: None or (batch,), the maximum number of tokens of each row, where that is less than `max_length`.
     """
 
     def __init__(self, max_length, min_length=0, forbidden=(), prefix=None, no_repeat_ngram=0, limits=None):
         self.max_length = positive("max_length", max_length)
         if not (isinstance(min_length, int) and 0 <= min_length <= max_length):
-            raise ValueError(f"`min_length` must be 0 … max_length={max_length}. Received: {min_length=}")
+            raise ValueError(f"`min_length` must be from 0 to max_length={max_length}. Received: {min_length=}")
         if END in forbidden:
-            raise ValueError(f"`forbidden` must not hold the end token, {END}. Received: {forbidden=}")
+            raise ValueError(f"`forbidden` must not contain the end token, {END}. Received: {forbidden=}")
         if not isinstance(no_repeat_ngram, int) or no_repeat_ngram < 0:
             raise ValueError(f"`no_repeat_ngram` must be an integer of at least 0. Received: {no_repeat_ngram=}")
-        self.min_length, self.forbidden = min_length, sorted({PAD, START, *forbidden})
-        self.prefix, self.no_repeat_ngram = prefix, no_repeat_ngram
-        # where the last token may stand, (batch,) or ()
-        self.last = max_length - 1 if limits is None else ops.cast(ops.minimum(limits, max_length) - 1, "int32")
         if prefix is not None and (len(np.shape(prefix)) != 2 or np.shape(prefix)[1] > max_length):
             raise ValueError(f"`prefix` must be (batch, n), n ≤ {max_length}. Received: shape {np.shape(prefix)}")
+        self.min_length, self.forbidden = min_length, sorted({PAD, START, *forbidden})
+        self.prefix, self.no_repeat_ngram = prefix, no_repeat_ngram
+        # the last position of each row, (batch,) or an int
+        self.last = max_length - 1 if limits is None else ops.cast(ops.minimum(limits, max_length) - 1, "int32")
 
-    @property
-    def only_forbids(self):
-        """Whether all that `__call__` does is to forbid."""
-        return self.min_length <= 1 and self.prefix is None and not self.no_repeat_ngram
+    def most_probable(self, logits, k, position, written):
+        """The `k` most probable tokens that may follow `written` (rows, l) at `position`.
 
-    def __call__(self, scores, position, written):
-        """Scores (rows, v) of what may stand at `position`, behind what is written (rows, l)."""
-        vocabulary = np.arange(scores.shape[-1])
-        allowed = scores + np.where(np.isin(vocabulary, self.forbidden), NEVER, 0).astype("float32")
+        Args:
+            logits: float32 (rows, v).
+
+        Returns:
+            log probabilities and ids, (rows, k) each, best first; `NEVER` where fewer than `k` tokens may follow.
+        """
+        kernel, sought = kernels.current(), k + len(self.forbidden) + (self.min_length > 1)
+        if self.prefix is not None or self.no_repeat_ngram or sought > MOST_SOUGHT:
+            values, ids = kernel.top_k(self.masked(logits, position, written), k)
+            return ops.maximum(values - ops.logsumexp(logits, axis=-1, keepdims=True), NEVER), ids
+        values, ids = kernel.top_k(logits, min(sought, logits.shape[-1]))
+        normaliser = kernel.log_normaliser(logits, values[:, :1], ids[:, :1])
+        banned = ops.any(ops.equal(ops.expand_dims(ids, -1), np.array(self.forbidden, "int32")), axis=-1)
+        if self.min_length > 1:
+            banned = ops.logical_or(banned, ops.logical_and(ids == END, position < self.min_length - 1))
+        values, places = ops.top_k(ops.where(banned, NEVER, ops.maximum(values - normaliser, NEVER)), k)
+        return values, take_each(ids, places)
+
+    def masked(self, logits, position, written):
+        """Logits (rows, v), lowered to `NEVER` or by as much where a token may not follow `written` (rows, l)."""
+        vocabulary = np.arange(logits.shape[-1])
+        allowed = ops.add(logits, np.where(np.isin(vocabulary, self.forbidden), NEVER, 0).astype("float32"))
         if self.min_length > 1:
             too_early = ops.logical_and(vocabulary == END, position < self.min_length - 1)
             allowed = ops.where(too_early, NEVER, allowed)
         if self.no_repeat_ngram:
-            allowed = ops.where(self._repeats(scores, position, written), NEVER, allowed)
+            allowed = ops.where(self._repeats(logits, position, written), NEVER, allowed)
         if self.prefix is not None:
-            wanted = self._wanted(ops.shape(scores)[0], position)
-            allowed = ops.where(wanted > 0, ops.where(vocabulary == wanted, scores, NEVER), allowed)
+            wanted = self._wanted(ops.shape(logits)[0], position)
+            allowed = ops.where(wanted > 0, ops.where(ops.equal(vocabulary, wanted), logits, NEVER), allowed)
         return allowed
 
-    def _repeats(self, scores, position, written):
-        """Whether a token (rows, v) would end an n-gram that has been there before."""
+    def _repeats(self, logits, position, written):
+        """Whether a token (rows, v) would complete an n-gram that has been written before."""
         n, rows, length = self.no_repeat_ngram, ops.shape(written)[0], written.shape[1]
         if length < n:
             return False
-        before = ops.maximum(position - n + 1 + np.arange(n - 1), 0)
+        before = ops.maximum(ops.add(position, np.arange(1 - n, 0)), 0)
         last = kernels.current().take(written, before, axis=1)  # (rows, n - 1)
         ends = np.arange(n - 1, length)  # where an earlier n-gram may end
-        alike = ops.broadcast_to(ends < position, (rows, len(ends)))
+        alike = ops.broadcast_to(ops.less(ends, position), (rows, len(ends)))
         for place in range(n - 1):
             alike = ops.logical_and(alike, written[:, place : place + len(ends)] == last[:, place, None])
         banned = ops.where(alike, written[:, n - 1 :], PAD)  # padding is never written anyway
         row = ops.broadcast_to(ops.arange(rows)[:, None], (rows, len(ends)))
         places = ops.reshape(ops.stack([row, banned], axis=-1), (-1, 2))
-        return ops.scatter(places, ops.ones_like(places[:, 0]), ops.shape(scores)) > 0
+        return ops.scatter(places, ops.ones_like(places[:, 0]), ops.shape(logits)) > 0
 
     def _wanted(self, rows, position):
-        """What the prefix has at a position, (rows, 1)."""
+        """The prefix at `position`, (rows, 1)."""
         prefix = ops.pad(ops.cast(self.prefix, "int32"), [(0, 0), (0, self.max_length - np.shape(self.prefix)[1])])
         wanted = kernels.current().take(prefix, position, axis=1)
         return ops.repeat(wanted, rows // ops.shape(prefix)[0], axis=0)[:, None]
 
 
 def greedy(start, step, sources, max_length, room=None, **constraints):
-    """The most probable token at each place, until all rows have ended.
+    """Writes the most probable token at each position, until all rows have ended.
 
     Args:
         start, step: of a model, see above.
         sources: ids (batch, source length).
         max_length, **constraints: see `Constraints`.
-        room: half of what the cache has for the first tokens; it doubles whenever it is full. By default it has room
-            for all of them from the first. For graphs of TensorFlow without XLA, in which shapes may change, and for
-            caches whose tensors of a hypothesis are all (…, positions, features).
+        room: half the number of positions that the cache has at first; it doubles whenever it is full. By default the
+            cache has room for `max_length` tokens from the start. Only for TensorFlow graphs that XLA does not compile,
+            where shapes may change, and for caches whose tensors are all (…, positions, features), except the memory.
 
     Returns:
-        ids (batch, max_length), zeros behind the end token.
+        ids (batch, max_length), zeros after the end token.
     """
-
-    def best(scores, position):
-        return kernels.current().highest(scores, 1)[1]
-
-    return _one_by_one(start, step, sources, best, max_length, constraints, room)
+    return _OneByOne(start, step, sources, max_length, room, constraints).decode()
 
 
 def sample(
-    start,
-    step,
-    sources,
-    max_length,
-    seed=0,
-    temperature=1.0,
-    top_k=None,
-    top_p=None,
-    min_p=None,
-    **constraints,
+    start, step, sources, max_length, seed=0, temperature=1.0, top_k=None, top_p=None, min_p=None, **constraints
 ):
-    """Tokens drawn by their probability, until all rows have ended.
+    """Draws each token by its probability, until all rows have ended.
 
     Args:
         start, step, sources, max_length, **constraints: as for `greedy`.
-        seed: an integer, the same one draws the same tokens; or the numbers that decide, (batch, max_length) in [0, 1).
+        seed: an integer, for reproducible draws; or the random numbers themselves, (batch, max_length) in [0, 1).
         temperature: above 1 for more variety, below for less.
-        top_k: only the so many most probable tokens are drawn.
-        top_p: only the most probable tokens that make up this probability (https://arxiv.org/abs/1904.09751).
-        min_p: only tokens of this share of the highest probability (https://arxiv.org/abs/2407.01082).
+        top_k: draw from this many most probable tokens only.
+        top_p: draw from the most probable tokens that together reach this probability
+            (https://arxiv.org/abs/1904.09751).
+        min_p: draw from tokens with at least this fraction of the highest probability
+            (https://arxiv.org/abs/2407.01082).
 
     Returns:
-        ids (batch, max_length), zeros behind the end token.
+        ids (batch, max_length), zeros after the end token.
     """
     if not temperature > 0:
         raise ValueError(f"`temperature` must be positive. Received: {temperature=}")
@@ -147,81 +156,10 @@ def sample(
     for name, share in (("top_p", top_p), ("min_p", min_p)):
         if share is not None and not 0 < share <= 1:
             raise ValueError(f"`{name}` must be above 0 and at most 1. Received: {name}={share}")
-    # One number in [0, 1) for each place chooses the token whose share of the probabilities it falls into.
-    sources, chances = ops.convert_to_tensor(sources), seed
     if isinstance(seed, (int, np.integer)):
-        chances = keras.random.uniform((ops.shape(sources)[0], max_length), seed=int(seed))
-
-    def draw(scores, position):
-        scores = scores / temperature
-        if top_k is not None:
-            scores = _at_least(scores, ops.top_k(scores, min(top_k, scores.shape[-1]))[0][:, -1:])
-        if min_p is not None:
-            scores = _at_least(scores, ops.max(scores, axis=-1, keepdims=True) + np.log(min_p))
-        if top_p is not None:
-            sorted_scores = ops.top_k(scores, scores.shape[-1])[0]
-            shares = ops.softmax(sorted_scores)
-            inside = ops.cumsum(shares, axis=-1) - shares < top_p  # the first always is
-            scores = _at_least(scores, ops.min(ops.where(inside, sorted_scores, -NEVER), axis=-1, keepdims=True))
-        shares = ops.cumsum(ops.softmax(scores), axis=-1)
-        chance = ops.take(chances, position, axis=1)[:, None] * shares[:, -1:]
-        return ops.cast(ops.sum(ops.cast(shares <= chance, "int32"), axis=-1, keepdims=True), "int32")
-
-    return _one_by_one(start, step, sources, draw, max_length, constraints)
-
-
-def _at_least(scores, threshold):
-    return ops.where(scores < threshold, NEVER, scores)
-
-
-def _last(logits):
-    """Logits of the last token, (rows, n, v) → float32 (rows, v); of one token without a copy."""
-    return ops.cast(ops.squeeze(logits, axis=1) if logits.shape[1] == 1 else logits[:, -1], "float32")
-
-
-def _one_by_one(start, step, sources, choose, max_length, constraints, room=None):
-    """Writes a token at each place, the one that `choose(scores (b, v), position)` names."""
-    sources = ops.convert_to_tensor(sources)
-    constrain, batch = Constraints(max_length, **constraints), ops.shape(sources)[0]
-    tokens = ops.full((batch, 1), START, dtype="int32")
-    written, done = ops.zeros((batch, max_length), dtype="int32"), ops.zeros((batch,), dtype="bool")
-
-    def unfinished(position, tokens, done, written, cache):
-        return ops.logical_and(position < max_length, ops.logical_not(ops.all(done)))
-
-    def advance(position, tokens, done, written, cache):
-        logits, cache = step(tokens, position, cache)
-        scores = constrain(_last(logits), position, written)
-        tokens = ops.where(ops.expand_dims(done, 1), PAD, choose(scores, position))
-        written = kernels.current().slice_update(written, (0, position), tokens)
-        done = ops.logical_or(done, ops.logical_or(tokens[:, 0] == END, position >= constrain.last))
-        return position + 1, tokens, done, written, cache
-
-    cache = start(sources, max_length if room is None else room)
-    state = (ops.convert_to_tensor(0, dtype="int32"), tokens, done, written, cache)
-    return _loop(unfinished, advance, state, room)[3]
-
-
-def _loop(unfinished, advance, state, room):
-    """The last state of a loop over (position, …, cache); given a `room`, the cache doubles whenever it is full."""
-    if room is None:
-        return ops.while_loop(unfinished, advance, state)
-    if isinstance(room, int):
-        positive("room", room)
-
-    def with_twice_the_room(room, *state):
-        def has_room(position, *others):
-            return ops.logical_and(position < 2 * room, unfinished(position, *others))
-
-        *others, cache = state
-        return 2 * room, *ops.while_loop(has_room, advance, (*others, map_hypotheses(_doubled, cache)))
-
-    return ops.while_loop(lambda room, *state: unfinished(*state), with_twice_the_room, (room, *state))[1:]
-
-
-def _doubled(x):
-    """As many positions again, (…, n, features) → (…, 2n, features)."""
-    return ops.concatenate([x, ops.zeros_like(x)], axis=-2)
+        seed = keras.random.uniform((ops.shape(sources)[0], max_length), seed=int(seed))
+    choose = _Sampler(seed, temperature, top_k, top_p, min_p)
+    return _OneByOne(start, step, sources, max_length, None, constraints, choose=choose).decode()
 
 
 def beam_search(
@@ -237,98 +175,36 @@ def beam_search(
     room=None,
     **constraints,
 ):
-    """The best hypotheses that a beam finds.
+    """Finds the best hypotheses with a beam.
 
-    At each place the `beams` best continuations of all hypotheses are kept. Those that end leave the beam and are kept
-    apart. The search ends when no hypothesis that is left could still become one of the `n_best`: its probability can
-    only fall, and its logarithm is divided by no more than the penalty of the longest that it may become.
+    Each step keeps the `beams` best continuations of all hypotheses. Those that end leave the beam and are kept
+    separately. The search stops when no hypothesis in the beam can still become one of the `n_best`: its probability
+    can only fall, and its logarithm is divided by at most the largest divisor of any length that it can reach.
 
     Args:
         start, step, sources, max_length, room, **constraints: as for `greedy`.
-        beams: how many hypotheses are kept.
-        n_best: how many are returned, at most `beams`.
-        penalty: a word of `PENALTIES`: what divides the logarithm of a hypothesis' probability.
-        length_penalty: its exponent; 0 for none, more for longer hypotheses.
-        coverage_penalty: factor of Σ log min(attention to a source token, 1), which is added to the score of what has
-            ended (https://arxiv.org/abs/1609.08144); `step` must then return attention (rows, source) as well.
+        beams: number of hypotheses to keep.
+        n_best: number of hypotheses to return, at most `beams`.
+        penalty: a word of `PENALTIES`, the divisor of a hypothesis' log probability.
+        length_penalty: its exponent; 0 for none, higher values favour longer hypotheses.
+        coverage_penalty: factor of Σ log min(attention to a source token, 1), which is added to the score of a
+            hypothesis when it ends (https://arxiv.org/abs/1609.08144); `step` must then also return the attention
+            (rows, source length).
 
     Returns:
-        ids (batch, n_best, max_length), zeros behind the end token, and their scores (batch, n_best), best first;
-        `NEVER` marks slots with no hypothesis.
+        ids (batch, n_best, max_length), zeros after the end token, and scores (batch, n_best), best first; `NEVER`
+        marks slots with no hypothesis.
     """
     if positive("n_best", n_best) > positive("beams", beams):
         raise ValueError(f"`n_best` must be at most {beams=}. Received: {n_best=}")
     check_penalties(penalty, length_penalty, coverage_penalty)
-    divisor, constrain = PENALTIES[penalty], Constraints(max_length, **constraints)
-    sources = ops.convert_to_tensor(sources)
-    batch = ops.shape(sources)[0]
-    cache = start(sources, max_length if room is None else room)
-    cache = map_hypotheses(lambda x: _repeated(x, beams), cache)
-    alive = {
-        "ids": ops.zeros((batch, beams, max_length), dtype="int32"),
-        "scores": ops.tile(ops.convert_to_tensor([[0.0] + [NEVER] * (beams - 1)]), (batch, 1)),
-    }
-    if coverage_penalty:
-        alive["coverage"] = ops.zeros((batch, beams, ops.shape(sources)[1]))
-    ended = {"ids": alive["ids"], "scores": ops.full((batch, beams), 2 * NEVER)}
-    divisors = divisor(np.arange(1, max_length + 1, dtype="float32"), length_penalty)
-    at_last = kernels.current().take(divisors, constrain.last)
-
-    def unfinished(position, tokens, parents, alive, ended, cache):
-        # the highest score that any hypothesis can still get, here or at its last place: scores are negative, divisors
-        # rise or fall with the length, and coverage only takes away
-        here = kernels.current().take(divisors, ops.minimum(position, max_length - 1))
-        hope = ops.max(alive["scores"], axis=1) / ops.maximum(here, at_last)
-        searching = ops.logical_and(hope > ended["scores"][:, n_best - 1], hope > NEVER / 2)
-        return ops.logical_and(position < max_length, ops.any(searching))
-
-    def advance(position, tokens, parents, alive, ended, cache):
-        cache = map_hypotheses(lambda x: _take_rows(x, parents), cache)
-        logits, cache, *attention = step(tokens, position, cache)
-        logits, written = _last(logits), ops.reshape(alive["ids"], (-1, max_length))
-        per_beam = min(beams, logits.shape[-1])
-        # (b · k, per beam)
-        scores, chosen = kernels.current().most_probable(logits, per_beam, constrain, position, written)
-        scores = ops.reshape(scores + ops.reshape(alive["scores"], (-1, 1)), (batch, beams * per_beam))
-        scores, places = ops.top_k(scores, beams)  # the best of all, (b, k)
-        parents = ops.cast(places // per_beam, "int32")
-        tokens = take_each(ops.reshape(chosen, (batch, beams * per_beam)), places)
-
-        if bool(attention) != bool(coverage_penalty):
-            received = f"{coverage_penalty=}, {2 + len(attention)} outputs of step"
-            raise ValueError(f"`coverage_penalty` must come with a `step` that returns attention. Received: {received}")
-        if attention:
-            alive = {**alive, "coverage": alive["coverage"] + ops.reshape(attention[0], ops.shape(alive["coverage"]))}
-        alive = {name: take_each(x, parents) for name, x in alive.items()}
-        alive["ids"] = kernels.current().slice_update(alive["ids"], (0, 0, position), ops.expand_dims(tokens, -1))
-
-        ends = ops.logical_or(tokens == END, ops.reshape(position >= constrain.last, (-1, 1)))
-        final = scores / kernels.current().take(divisors, position)
-        if coverage_penalty:
-            covered = ops.log(ops.clip(alive["coverage"], 1e-9, 1.0)) * ops.cast(sources != 0, "float32")[:, None]
-            final = final + coverage_penalty * ops.sum(covered, axis=-1)
-        final = ops.where(ops.logical_and(ends, scores > NEVER / 2), final, 2 * NEVER)
-        both = ops.concatenate([ended["scores"], final], axis=1)
-        best, which = ops.top_k(both, beams)
-        ids = ops.concatenate([ended["ids"], alive["ids"]], axis=1)
-        ended = {"ids": take_each(ids, which), "scores": best}
-        alive["scores"] = ops.where(ends, 2 * NEVER, scores)
-        return position + 1, ops.reshape(tokens, (-1, 1)), parents, alive, ended, cache
-
-    tokens, parents = ops.full((batch * beams, 1), START, dtype="int32"), ops.zeros((batch, beams), dtype="int32")
-    state = (ops.convert_to_tensor(0, dtype="int32"), tokens, parents, alive, ended, cache)
-    ended = _loop(unfinished, advance, state, room)[4]
-    return ended["ids"][:, :n_best], ops.maximum(ended["scores"][:, :n_best], NEVER)
-
-
-def _repeated(x, n):
-    """Each row `n` times, (b, …) → (b · n, …); `ops.repeat` forgets the shape where the batch has yet to be known."""
-    rows, *rest = ops.shape(x)
-    return ops.reshape(ops.concatenate([ops.expand_dims(x, 1)] * n, axis=1), (rows * n, *rest))
+    divisors = PENALTIES[penalty](np.arange(1, max_length + 1, dtype="float32"), length_penalty)
+    options = {"beams": beams, "n_best": n_best, "divisors": divisors, "coverage_penalty": coverage_penalty}
+    return _BeamSearch(start, step, sources, max_length, room, constraints, **options).decode()
 
 
 def check_penalties(penalty="length", length_penalty=0.6, coverage_penalty=0.0):
-    """Raises an error unless these can be used by `beam_search`."""
+    """Raises an error for penalties that `beam_search` does not accept."""
     one_of("penalty", penalty, PENALTIES)
     if not isinstance(length_penalty, (int, float)):
         raise ValueError(f"`length_penalty` must be a number. Received: {length_penalty=}")
@@ -336,8 +212,168 @@ def check_penalties(penalty="length", length_penalty=0.6, coverage_penalty=0.0):
         raise ValueError(f"`coverage_penalty` must be a number of at least 0. Received: {coverage_penalty=}")
 
 
+class _Search:
+    """A loop over `step`. Its state is a dict: position, tokens to feed next, cache, and what subclasses add."""
+
+    def __init__(self, start, step, sources, max_length, room, constraints):
+        self.step, self.max_length, self.room = step, max_length, room
+        self.constraints, self.sources = Constraints(max_length, **constraints), ops.convert_to_tensor(sources)
+        self.batch = ops.shape(self.sources)[0]
+        self.cache = start(self.sources, max_length if room is None else room)
+
+    def run(self, rows, cache, **state):
+        """The last state of the loop, which starts with one start token in each of the rows."""
+        state |= {"position": ops.convert_to_tensor(0, dtype="int32"), "cache": cache}
+        state["tokens"] = ops.full((rows, 1), START, dtype="int32")
+        if self.room is None:
+            return ops.while_loop(self.unfinished, self.advance, state)
+        state["room"] = positive("room", self.room) if isinstance(self.room, int) else self.room
+        return ops.while_loop(self.unfinished, self._with_twice_the_room, state)
+
+    def _with_twice_the_room(self, state):
+        state = {**state, "room": 2 * state["room"], "cache": map_hypotheses(_doubled, state["cache"])}
+        return ops.while_loop(self._unfinished_with_room, self.advance, state)
+
+    def _unfinished_with_room(self, state):
+        return ops.logical_and(state["position"] < state["room"], self.unfinished(state))
+
+
+class _OneByOne(_Search):
+    """Writes one token per row and step: the most probable one, or what `choose(logits (b, v), position)` names."""
+
+    def __init__(self, *arguments, choose=None):
+        super().__init__(*arguments)
+        self.choose = choose
+
+    def decode(self):
+        written, done = ops.zeros((self.batch, self.max_length), "int32"), ops.zeros((self.batch,), "bool")
+        return self.run(self.batch, self.cache, written=written, done=done)["written"]
+
+    def unfinished(self, state):
+        return ops.logical_and(state["position"] < self.max_length, ops.logical_not(ops.all(state["done"])))
+
+    def advance(self, state):
+        position, done = state["position"], state["done"]
+        logits, cache = self.step(state["tokens"], position, state["cache"])
+        logits = _last(logits)
+        if self.choose is None:
+            chosen = self.constraints.most_probable(logits, 1, position, state["written"])[1]
+        else:
+            chosen = self.choose(self.constraints.masked(logits, position, state["written"]), position)
+        tokens = ops.where(ops.expand_dims(done, 1), PAD, chosen)
+        written = kernels.current().slice_update(state["written"], (0, position), tokens)
+        ends = ops.logical_or(tokens[:, 0] == END, position >= self.constraints.last)
+        new = {"position": position + 1, "tokens": tokens, "written": written, "done": ops.logical_or(done, ends)}
+        return {**state, **new, "cache": cache}
+
+
+class _Sampler(NamedTuple):
+    """Draws tokens (b, 1) by their scores (b, v), see `sample`."""
+
+    chances: object
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+
+    def __call__(self, scores, position):
+        scores = scores / self.temperature
+        if self.top_k is not None:
+            scores = _at_least(scores, ops.top_k(scores, min(self.top_k, scores.shape[-1]))[0][:, -1:])
+        if self.min_p is not None:
+            scores = _at_least(scores, ops.max(scores, axis=-1, keepdims=True) + np.log(self.min_p))
+        if self.top_p is not None:
+            ordered = ops.top_k(scores, scores.shape[-1])[0]
+            shares = ops.softmax(ordered)
+            inside = ops.cumsum(shares, axis=-1) - shares < self.top_p  # the first always is
+            scores = _at_least(scores, ops.min(ops.where(inside, ordered, -NEVER), axis=-1, keepdims=True))
+        # A random number in [0, 1) chooses the token whose share of the cumulated probabilities it falls into.
+        shares = ops.cumsum(ops.softmax(scores), axis=-1)
+        chance = ops.take(self.chances, position, axis=1)[:, None] * shares[:, -1:]
+        return ops.cast(ops.sum(ops.cast(shares <= chance, "int32"), axis=-1, keepdims=True), "int32")
+
+
+class _BeamSearch(_Search):
+    """Its state also has the hypotheses in the beam, `alive`, those that have `ended`, and each one's parent (b, k)."""
+
+    def __init__(self, *arguments, beams, n_best, divisors, coverage_penalty):
+        super().__init__(*arguments)
+        self.beams, self.n_best, self.divisors, self.coverage_penalty = beams, n_best, divisors, coverage_penalty
+
+    def decode(self):
+        shape = self.batch, self.beams
+        alive = {
+            "ids": ops.zeros((*shape, self.max_length), dtype="int32"),
+            "scores": ops.tile(ops.convert_to_tensor([[0.0] + [NEVER] * (self.beams - 1)]), (self.batch, 1)),
+        }
+        if self.coverage_penalty:
+            alive["coverage"] = ops.zeros((*shape, ops.shape(self.sources)[1]))
+        ended = {"ids": alive["ids"], "scores": ops.full(shape, 2 * NEVER)}
+        parents = ops.zeros(shape, dtype="int32")
+        cache = map_hypotheses(functools.partial(_repeated, n=self.beams), self.cache)
+        ended = self.run(self.batch * self.beams, cache, alive=alive, ended=ended, parents=parents)["ended"]
+        return ended["ids"][:, : self.n_best], ops.maximum(ended["scores"][:, : self.n_best], NEVER)
+
+    def unfinished(self, state):
+        # The highest score that a hypothesis can still get, here or at its last position: log probabilities are
+        # negative, divisors rise or fall with the length, and the coverage penalty only subtracts.
+        position, take = state["position"], kernels.current().take
+        here = take(self.divisors, ops.minimum(position, self.max_length - 1), axis=0)
+        divisor = ops.maximum(here, take(self.divisors, self.constraints.last, axis=0))
+        hope = ops.max(state["alive"]["scores"], axis=1) / divisor
+        searching = ops.logical_and(hope > state["ended"]["scores"][:, self.n_best - 1], hope > NEVER / 2)
+        return ops.logical_and(position < self.max_length, ops.any(searching))
+
+    def advance(self, state):
+        position, alive = state["position"], state["alive"]
+        cache = map_hypotheses(functools.partial(_take_rows, places=state["parents"]), state["cache"])
+        logits, cache, *attention = self.step(state["tokens"], position, cache)
+        if bool(attention) != bool(self.coverage_penalty):
+            received = f"coverage_penalty={self.coverage_penalty}, {2 + len(attention)} outputs of step"
+            raise ValueError(f"`coverage_penalty` must come with a `step` that returns attention. Received: {received}")
+        if attention:
+            alive = {**alive, "coverage": alive["coverage"] + ops.reshape(attention[0], ops.shape(alive["coverage"]))}
+        scores, tokens, parents = self._continuations(_last(logits), position, alive)
+        alive = {name: take_each(x, parents) for name, x in alive.items()}
+        alive["ids"] = kernels.current().slice_update(alive["ids"], (0, 0, position), ops.expand_dims(tokens, -1))
+        ends = ops.logical_or(tokens == END, ops.reshape(position >= self.constraints.last, (-1, 1)))
+        ended = self._ended(state["ended"], alive, ops.logical_and(ends, scores > NEVER / 2), scores, position)
+        alive["scores"] = ops.where(ends, 2 * NEVER, scores)
+        new = {"position": position + 1, "tokens": ops.reshape(tokens, (-1, 1)), "parents": parents}
+        return {**state, **new, "alive": alive, "ended": ended, "cache": cache}
+
+    def _continuations(self, logits, position, alive):
+        """Scores, tokens and parents (b, k) of the best continuations of all hypotheses."""
+        per_beam = min(self.beams, logits.shape[-1])
+        written = ops.reshape(alive["ids"], (-1, self.max_length))
+        values, ids = self.constraints.most_probable(logits, per_beam, position, written)  # (b · k, per beam)
+        values = ops.reshape(values + ops.reshape(alive["scores"], (-1, 1)), (self.batch, self.beams * per_beam))
+        scores, places = ops.top_k(values, self.beams)
+        tokens = take_each(ops.reshape(ids, (self.batch, self.beams * per_beam)), places)
+        return scores, tokens, ops.cast(places // per_beam, "int32")
+
+    def _ended(self, ended, alive, ends, scores, position):
+        """The best `beams` of the hypotheses that had ended and of those that end now."""
+        final = scores / kernels.current().take(self.divisors, position, axis=0)
+        if self.coverage_penalty:
+            covered = ops.log(ops.clip(alive["coverage"], 1e-9, 1.0)) * ops.cast(self.sources != 0, "float32")[:, None]
+            final = final + self.coverage_penalty * ops.sum(covered, axis=-1)
+        final = ops.concatenate([ended["scores"], ops.where(ends, final, 2 * NEVER)], axis=1)
+        best, which = ops.top_k(final, self.beams)
+        return {"ids": take_each(ops.concatenate([ended["ids"], alive["ids"]], axis=1), which), "scores": best}
+
+
+def _last(logits):
+    """Logits of the last token, (rows, n, v) → float32 (rows, v); without a copy if there is one token."""
+    return ops.cast(ops.squeeze(logits, axis=1) if logits.shape[1] == 1 else logits[:, -1], "float32")
+
+
+def _at_least(scores, threshold):
+    return ops.where(scores < threshold, NEVER, scores)
+
+
 def map_hypotheses(function, cache):
-    """`function` of each tensor of a cache that belongs to a hypothesis; what lies under "memory" stays."""
+    """The cache with `function` applied to each tensor that belongs to a hypothesis, not to those under "memory"."""
     if isinstance(cache, dict):
         return {key: x if key == "memory" else map_hypotheses(function, x) for key, x in cache.items()}
     if isinstance(cache, (list, tuple)):
@@ -345,20 +381,32 @@ def map_hypotheses(function, cache):
     return function(cache)
 
 
+def _doubled(x):
+    """Twice as many positions, (…, n, features) → (…, 2n, features)."""
+    return ops.concatenate([x, ops.zeros_like(x)], axis=-2)
+
+
+def _repeated(x, n):
+    """Each row `n` times, (b, …) → (b · n, …); `ops.repeat` forgets the shape if the batch size is not known yet."""
+    rows, *rest = ops.shape(x)
+    return ops.reshape(ops.concatenate([ops.expand_dims(x, 1)] * n, axis=1), (rows * n, *rest))
+
+
 def _take_rows(x, places):
-    """Of x (b · k, …) the rows that places (b, k) name, in each group of k: (b · k, …)."""
+    """The rows of x (b · k, …) at places (b, k) within each group of k: (b · k, …)."""
     return kernels.current().take(x, flat_places(places, places.shape[1]), axis=0)
 
 
-def ensemble(*models):
-    """`start` and `step` of several models with one vocabulary: the mean of their probabilities decides."""
+class Ensemble:
+    """Models with one vocabulary that decide together: `step` averages their probabilities."""
 
-    def start(sources, max_length):
-        return [model.start(sources, max_length) for model in models]
+    def __init__(self, models):
+        self.models = list(models)
 
-    def step(tokens, position, cache):
-        outputs = [model.step(tokens, position, own) for model, own in zip(models, cache, strict=True)]
+    def start(self, sources, max_length, **facts):
+        return [model.start(sources, max_length, **facts) for model in self.models]
+
+    def step(self, tokens, position, cache, **facts):
+        outputs = [model.step(tokens, position, own, **facts) for model, own in zip(self.models, cache, strict=True)]
         shares = [ops.softmax(ops.cast(logits, "float32")) for logits, _ in outputs]
         return ops.log(sum(shares) / len(shares) + 1e-30), [own for _, own in outputs]
-
-    return start, step

@@ -1,7 +1,7 @@
-"""What layers and searches compute in one way or another, depending on what will run the program.
+"""Computations that are done differently depending on the runtime that a program is traced for.
 
-A program is traced inside `using(kernels)`, which holds for its thread alone; what is compiled keeps the kernels it was
-traced with. Exports have kernels of their own, in their modules.
+A program is traced inside `using(kernels)`, which affects the current thread only; a compiled program keeps the kernels
+that it was traced with. The kernels of exported programs are in the modules of `keras_tfm.export`.
 """
 
 import contextlib
@@ -15,24 +15,19 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tfm.backend import compiling
+from keras_tfm.backend import compiling, fused, tensors
 
-NEVER = -1e9  # the logarithm of no probability at all; finite, so that differences are numbers
-FEW_ROWS = 16  # up to which `_product_of_few` is faster on a processor
-
-
-def most_probable(logits, k, constrain, position, written):
-    """The `k` most probable tokens of those that may stand at `position`: logarithms and ids, (rows, k) each."""
-    scores, ids = current().highest(constrain(logits, position, written), k)
-    return ops.maximum(scores - ops.logsumexp(logits, axis=-1, keepdims=True), NEVER), ids
+NEVER = -1e9  # stands for the logarithm of probability 0; finite, so that differences are numbers
+FEW_ROWS = 16  # up to this many, `_product_of_few` is faster on a CPU
 
 
-def highest(x, k):
-    """The k highest of x (rows, v), highest first, and their places: (rows, k) each.
+def chunked_top_k(x, k, maxima=lambda x: ops.max(x, axis=1)):
+    """The k highest values of x (rows, v), highest first, and their places: (rows, k) each.
 
-    They are in the k chunks with the highest maxima, so that only these are sorted.
+    Rows are divided into chunks; the k highest values lie in the k chunks with the highest maxima, so only these are
+    sorted. `maxima` reduces (rows, n, columns) to (rows, columns).
 
-    >>> values, places = highest(ops.convert_to_tensor([[3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0]]), 2)
+    >>> values, places = chunked_top_k(ops.convert_to_tensor([[3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0]]), 2)
     >>> print(ops.convert_to_numpy(values), ops.convert_to_numpy(places))
     [[9. 6.]] [[5 7]]
     """
@@ -42,16 +37,16 @@ def highest(x, k):
         values, places = ops.top_k(x, k)
         return values, ops.cast(places, "int32")
     x = padded_with_never(x, count * width)
-    maxima = current().maxima(ops.reshape(x, (rows, width, count)))  # a chunk is every count-th of a row
-    best = ops.cast(ops.top_k(maxima, k)[1], "int32")  # (rows, k)
-    ids = ops.expand_dims(best, 1) + np.arange(0, size, count, dtype="int32")[:, None]
+    highest = maxima(ops.reshape(x, (rows, width, count)))  # chunk c holds the columns c, c + count, c + 2 count, …
+    best = ops.cast(ops.top_k(highest, k)[1], "int32")  # (rows, k)
+    ids = ops.add(ops.expand_dims(best, 1), np.arange(0, size, count, dtype="int32")[:, None])
     ids = ops.reshape(ids, (rows, width * k))
     values, places = ops.top_k(take_each(x, ids), k)
     return values, take_each(ids, places)
 
 
 def chunk_sizes(size):
-    """Into how many chunks so many values are divided, about √size and a divisor if one is near; how wide they are."""
+    """Number and width of the chunks for `size` values: about √size chunks, a divisor of `size` if one is near."""
     root = max(int(size**0.5), 1)
     near = [count for count in range(root // 2 + 1, 2 * root + 1) if size % count == 0]
     count = min(near, key=lambda count: abs(count - root), default=root)
@@ -59,35 +54,56 @@ def chunk_sizes(size):
 
 
 def padded_with_never(x, size):
-    """x (rows, v) → (rows, size), with -∞ behind it."""
+    """x (rows, v) → (rows, size), padded with -∞."""
     missing = size - x.shape[1]
     return ops.pad(x, [(0, 0), (0, missing)], constant_values=-np.inf) if missing else x
 
 
 def take_each(x, places):
-    """Of x (b, n, …) the entries that places (b, m) name: (b, m, …)."""
+    """The entries of x (b, n, …) at places (b, m), row by row: (b, m, …)."""
     flat = ops.reshape(x, (-1, *x.shape[2:]))
     rows = current().take(flat, flat_places(places, ops.shape(x)[1]), axis=0)
     return ops.reshape(rows, (*ops.shape(places), *x.shape[2:]))
 
 
 def flat_places(places, size):
-    """Places (b, m) in groups of `size` → places (b · m,) in all of them."""
+    """Places (b, m), each within a group of `size` → places (b · m,) among all groups."""
     first = ops.arange(ops.shape(places)[0], dtype="int32")[:, None] * size
     return ops.reshape(ops.cast(places, "int32") + first, (-1,))
 
 
-class Kernels(NamedTuple):
-    """Functions, by default those that suit any program, and facts about what the program will be given."""
+def joined_dense(product, x, layers):
+    """Outputs of dense layers with one input (…, features), by one `product(x, kernel)`; all have biases, or none."""
+    kernel = ops.concatenate([ops.reshape(layer.kernel, (x.shape[-1], -1)) for layer in layers], axis=1)
+    joined, outputs, first = product(x, kernel), [], 0
+    if layers[0].bias is not None:
+        joined = joined + ops.concatenate([ops.reshape(layer.bias, (-1,)) for layer in layers])
+    for layer in layers:
+        shape = layer.kernel.shape[1:]  # (units,), or (heads, head_dim)
+        part = joined[..., first : first + math.prod(shape)] if len(layers) > 1 else joined
+        outputs.append(layer.activation(tensors.reshape(part, (*ops.shape(x)[:-1], *shape))))
+        first += math.prod(shape)
+    return outputs
 
-    joins: Callable = lambda x: False  # whether `product` is to be used for x (…, features)
-    product: Callable | None = None  # (x, kernel=None, table=None) → x · kernel or x · tableᵀ
-    norm: Callable = keras.layers.LayerNormalization.call  # (layer, x)
-    fused_attention: bool = True  # whether `backend.fused_attention` may be used
-    most_probable: Callable = most_probable
-    highest: Callable = highest
-    maxima: Callable = lambda x: ops.max(x, axis=1)  # of columns: (rows, n, columns) → (rows, columns)
+
+class Kernels(NamedTuple):
+    """The functions of a runtime; the defaults suit any runtime."""
+
+    # outputs of Keras dense layers that share the input x
+    dense: Callable = lambda x, *layers: [layer(x) for layer in layers]
+    # x (…, dim) · tableᵀ, for a table (vocabulary, dim)
+    logits: Callable = lambda x, table: ops.matmul(x, ops.transpose(table))
+    # (q, k, v, key_mask, causal) → context, or None if there is no fused kernel that is exact
+    attention: Callable = fused.fused_attention
+    # (layer, x)
+    norm: Callable = keras.layers.LayerNormalization.call
+    # (x, k) → values and places
+    top_k: Callable = chunked_top_k
+    # log Σ exp(logits) (rows, 1), given the highest logit of each row and its id, (rows, 1) each
+    log_normaliser: Callable = lambda logits, highest, ids: ops.logsumexp(logits, axis=-1, keepdims=True)
+    # (table, places, axis)
     take: Callable = ops.take
+    # (x, starts, updates)
     slice_update: Callable = ops.slice_update
     once: Callable = lambda key, make: make()  # what `make()` gives, perhaps what it gave for the same key before
     lookups: Mapping = {}  # embedding layer → function of ids, where its own is not to be used
@@ -106,7 +122,7 @@ def current():
 
 @contextlib.contextmanager
 def using(kernels):
-    """What is traced or computed inside, in this thread, uses these kernels."""
+    """Whatever this thread traces or computes inside uses these kernels."""
     before = _current.set(kernels)
     try:
         yield
@@ -120,11 +136,11 @@ def _few(x):
 
 
 def _product_of_few(x, kernel=None, table=None):
-    """Few rows x (…, k) times a kernel (k, n) or the transposed table (n, k): (…, n).
+    """A few rows x (…, k) times a kernel (k, n), or times a transposed table (n, k): (…, n).
 
-    XLA takes a fraction of the time for table × xᵀ, in which it reads the table row by row, once. The `maximum` of the
-    product is a no-op on finite values; it stops XLA from commuting the product. That of the kernel stops XLA from
-    transposing the kernel at each step of a loop.
+    XLA needs a fraction of the time for table · xᵀ, where it reads the table once, row by row. The `maximum` of the
+    product is a no-op on finite values; it stops XLA from commuting the product. The `maximum` of the kernel stops XLA
+    from transposing it again at each step of a loop.
     """
     lowest = -65504 if keras.backend.standardize_dtype(x.dtype) == "float16" else -3e38
     if table is None:
@@ -134,15 +150,25 @@ def _product_of_few(x, kernel=None, table=None):
     return ops.reshape(found, (*x.shape[:-1], table.shape[0]))
 
 
+def _xla_dense(x, *layers):
+    if not _few(x) or any(layer.quantization_mode for layer in layers):
+        return PLAIN.dense(x, *layers)
+    return joined_dense(_product_of_few, x, layers)
+
+
+def _xla_logits(x, table):
+    return _product_of_few(x, table=table) if _few(x) else PLAIN.logits(x, table)
+
+
 def _maxima_by_halves(x):
-    """Maxima of columns; XLA is faster to compare halves than to reduce."""
+    """Maxima of columns; XLA compares two halves faster than it reduces."""
     while x.shape[1] > 1:
         half = (x.shape[1] + 1) // 2
-        x = ops.maximum(x[:, :half], x[:, x.shape[1] - half :])  # which may overlap
+        x = ops.maximum(x[:, :half], x[:, x.shape[1] - half :])  # the halves may overlap
     return ops.squeeze(x, axis=1)
 
 
-XLA = Kernels(joins=_few, product=_product_of_few, maxima=_maxima_by_halves)
+XLA = Kernels(_xla_dense, _xla_logits, top_k=functools.partial(chunked_top_k, maxima=_maxima_by_halves))
 
 
 def compiled(function, variables, locks=(), jit_compile=True):

@@ -234,7 +234,8 @@ class Translator:
     def steps(self, with_attention=False):
         """Returns the functions `start` and `step` of the model or of the ensemble, for `keras_tfm.decoding`."""
         if len(self.models) > 1:
-            return decoding.ensemble(*self.models)
+            together = decoding.Ensemble(self.models)
+            return together.start, together.step
         (model,) = self.models
         return model.start, model.step_and_attention if with_attention else model.step
 

@@ -7,7 +7,7 @@ import pytest
 from conftest import BACKEND, array, assert_close, compiled, normal, quick, spread
 from keras import ops
 
-from keras_tfm.decoding import NEVER, PENALTIES, beam_search, ensemble, greedy, sample
+from keras_tfm.decoding import NEVER, PENALTIES, Constraints, Ensemble, beam_search, greedy, sample
 from keras_tfm.models import transformer
 from keras_tfm.text import END, START
 
@@ -278,6 +278,25 @@ def decoded(constraints, max_length=10):
     yield from array(found).astype(int).transpose(1, 0, 2)
 
 
+@pytest.mark.parametrize("size", [9, 64, 997])  # few, in chunks, and some that chunks do not divide
+@pytest.mark.parametrize(
+    "options", [{}, {"forbidden": (3, 5)}, {"min_length": 3}, {"forbidden": range(3, 40)}], ids=str
+)
+@pytest.mark.parametrize("k", [1, 4])
+def test_dropping_what_is_banned_equals_masking_it(k, options, size):
+    logits, constraints = 3 * normal(6, size), Constraints(8, **options)
+    logits[1:, [0, 1, 2, 3, 5]] += 3 * np.arange(5)[:, None]  # the highest are banned
+    for position in (1, 2):
+        masked = array(constraints.masked(ops.convert_to_tensor(logits), position, None))
+        expected = np.sort(masked)[:, ::-1][:, :k] - np.log(np.exp(logits).sum(1, keepdims=True))
+        values, ids = map(array, constraints.most_probable(ops.convert_to_tensor(logits), k, position, None))
+        some = expected > NEVER / 2
+        assert_close(values[some], expected[some], 1e-4)
+        assert (values[~some] == NEVER).all() and (
+            np.take_along_axis(masked, ids.astype(int), 1) == np.sort(masked)[:, ::-1][:, :k]
+        )[some].all()
+
+
 def test_nothing_forbidden_is_written_and_nothing_too_short():
     for ids in decoded({"min_length": 5, "forbidden": (3, 5)}):
         assert not np.isin(ids, [START, 3, 5]).any() and ((ids > 0).sum(1) >= 5).all()
@@ -320,15 +339,15 @@ def test_each_row_may_have_a_limit_of_its_own():
 
 def test_an_ensemble_averages_probabilities():
     one, two = Language(), Language(2 * normal(STATES, VOCABULARY, seed=5))
-    start, step = ensemble(one, one)
+    both = Ensemble([one, one])
     alone = beam_search(one.start, one.step, SOURCES, 6, n_best=2)
-    together = beam_search(start, step, SOURCES, 6, n_best=2)
+    together = beam_search(both.start, both.step, SOURCES, 6, n_best=2)
     # sorted, since hypotheses with the same transitions in another order are equally good
     assert np.sort(array(together[0]), axis=1).tolist() == np.sort(array(alone[0]), axis=1).tolist()
     assert_close(together[1], alone[1])
-    start, step = ensemble(one, two)
+    both = Ensemble([one, two])
     tokens = np.full((len(SOURCES), 1), START)
-    logits, _ = step(tokens, 0, start(SOURCES, 6))
+    logits, _ = both.step(tokens, 0, both.start(SOURCES, 6))
     expected = [ops.softmax(m.step(tokens, 0, m.start(SOURCES, 6))[0]) for m in (one, two)]
     assert_close(ops.softmax(logits), (expected[0] + expected[1]) / 2)
 
@@ -351,8 +370,8 @@ def test_attention_of_a_step_is_that_of_the_last_block(model):
     "decode, options, words",
     [
         (greedy, {"max_length": 0}, "`max_length` must be a positive"),
-        (greedy, {"min_length": 9}, "`min_length` must be 0 … max_length=6"),
-        (greedy, {"forbidden": (END,)}, "`forbidden` must not hold the end token"),
+        (greedy, {"min_length": 9}, "`min_length` must be from 0 to max_length=6"),
+        (greedy, {"forbidden": (END,)}, "`forbidden` must not contain the end token"),
         (greedy, {"no_repeat_ngram": -1}, "`no_repeat_ngram` must be an integer of at least 0"),
         (greedy, {"prefix": np.ones((4, 9), int)}, "`prefix` must be"),
         (sample, {"temperature": 0}, "`temperature` must be positive"),

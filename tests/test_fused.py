@@ -3,6 +3,7 @@ import pytest
 from conftest import BACKEND, TOLERANCE, assert_close, compiled, gradients, normal
 from keras import ops
 
+from keras_tfm import kernels
 from keras_tfm.backend import fused
 from keras_tfm.layers import MultiHeadSelfAttention, attend, masks
 
@@ -12,10 +13,15 @@ X = normal(2, LENGTH, 16)
 
 
 @pytest.fixture
-def fused_calls(monkeypatch):
-    calls, kernel = [], fused.fused_attention
-    monkeypatch.setattr(fused, "fused_attention", lambda *args: calls.append(args) or kernel(*args))
-    return calls
+def fused_calls():
+    calls = []
+
+    def counted(*arguments):
+        calls.append(arguments)
+        return fused.fused_attention(*arguments)
+
+    with kernels.using(kernels.PLAIN._replace(attention=counted)):
+        yield calls
 
 
 @pytest.mark.parametrize("num_kv_heads", [1, 2, 4])

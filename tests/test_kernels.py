@@ -23,9 +23,8 @@ OF_FEW = {
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("name", OF_FEW)
 def test_few_rows_come_out_as_among_many(name, dtype, monkeypatch):
-    calls, product = [], kernels.XLA.product
-    counting = kernels.XLA._replace(product=lambda *x, **y: calls.append(x) or product(*x, **y))
-    monkeypatch.setattr(kernels, "XLA", counting)
+    calls, product = [], kernels._product_of_few
+    monkeypatch.setattr(kernels, "_product_of_few", lambda *x, **y: calls.append(x) or product(*x, **y))
     layer, x = OF_FEW[name](dtype), normal(8, 5, 16)
     layer.build(x.shape)
     spread(layer)
@@ -41,23 +40,23 @@ def test_few_rows_come_out_as_among_many(name, dtype, monkeypatch):
 
 @pytest.mark.parametrize("size", [5, 64, 100, 997, 1003])  # few, in chunks, and some that chunks do not divide
 @pytest.mark.parametrize("k", [1, 5])
-def test_the_highest_are_those_of_a_sort(k, size):
+def test_the_top_k_are_those_of_a_sort(k, size):
     x = np.where(normal(6, size) > 1, -np.inf, normal(6, size, seed=1))
     x[0, 2:], x[1] = -np.inf, kernels.NEVER
-    values, places = map(array, kernels.highest(ops.convert_to_tensor(x, "float32"), k))
+    values, places = map(array, kernels.chunked_top_k(ops.convert_to_tensor(x, "float32"), k))
     assert values.tolist() == np.sort(x.astype("float32"))[:, ::-1][:, :k].tolist()
     places = places.astype(int)
     assert all(len(set(row)) == k for row in places) and np.take_along_axis(x, places, 1).tolist() == values.tolist()
 
 
 def test_kernels_are_those_of_a_context_in_its_own_thread():
-    def product_elsewhere():
+    def current_elsewhere():
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(kernels.current).result()
 
     plain = kernels.PLAIN
     with kernels.using(kernels.XLA):
-        assert kernels.current() is kernels.XLA and product_elsewhere() is plain
+        assert kernels.current() is kernels.XLA and current_elsewhere() is plain
         with pytest.raises(KeyError), kernels.using(plain):
             raise KeyError
         assert kernels.current() is kernels.XLA

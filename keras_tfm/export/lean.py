@@ -1,34 +1,58 @@
-"""What layers and searches compute in a LiteRT file: the same by other operators, which its runtime is quick at."""
+"""Kernels for LiteRT files: the same results, by operators that its runtime executes quickly."""
 
-import numpy as np
 from keras import ops
 
 from keras_tfm import kernels
 from keras_tfm.export.common import tensorflow
 
-MOST_SOUGHT = 16  # tokens, up to which finding those that are forbidden too takes less than to mark them in all logits
+
+def _dense(x, *layers):
+    return kernels.joined_dense(_product, x, layers)
 
 
-def lean(lookups=None, checks_room=False):
-    """Kernels for one graph of one sentence without padding, by operators that LiteRT's runtime is quick at.
+def _product(x, kernel):
+    return ops.einsum("btc,cd->btd", x, kernel)  # one operator, also if the length is unknown
 
-    Args:
-        lookups: embedding layer → function of ids, in place of its own.
-        checks_room: whether a cache is asked for its room, which a search always has.
-    """
-    return kernels.Kernels(
-        joins=lambda x: True,
-        product=_product,
-        norm=_normalised,
-        fused_attention=False,  # which moves heads to and fro
-        most_probable=_most_probable,
-        highest=_highest,
-        take=tensorflow().gather,  # without a look for negative places
-        once=_Once(),
-        lookups=lookups or {},
-        padded=False,
-        checks_room=checks_room,
-    )
+
+def _logits(x, table):
+    # Without the `maximum`, a no-op, the converter would fold the scale of a norm into a second copy of the table. The
+    # rows have two axes, or the runtime would copy the logits to reshape them.
+    rows = ops.maximum(ops.reshape(x, (-1, x.shape[-1])), -3e38)
+    return ops.reshape(ops.matmul(rows, ops.transpose(table)), (*ops.shape(x)[:-1], table.shape[0]))
+
+
+def _attention(q, k, v, key_mask, causal):
+    return None  # Keras' fused attention transposes more
+
+
+def _norm(layer, x):
+    """Keras' layer norm with fewer operators."""
+    x = ops.cast(x, "float32")
+    x = x - ops.mean(x, axis=-1, keepdims=True)
+    scale = ops.rsqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + layer.epsilon)
+    return ops.cast(x * scale * layer.gamma + layer.beta, layer.compute_dtype)
+
+
+def _top_k(x, k):
+    """`kernels.chunked_top_k` with contiguous chunks: the runtime gathers rows quickly, single values slowly."""
+    tf, (rows, size) = tensorflow(), x.shape
+    count, width = kernels.chunk_sizes(size)
+    if count <= k:
+        return tf.math.top_k(x, k)
+    chunks = tf.reshape(kernels.padded_with_never(x, count * width), (rows, count, width))
+    best = tf.math.top_k(tf.reduce_max(chunks, axis=-1), k).indices
+    values, places = tf.math.top_k(tf.reshape(tf.gather(chunks, best, batch_dims=1), (rows, k * width)), k)
+    return values, tf.gather(best, places // width, batch_dims=1) * width + places % width
+
+
+def _log_normaliser(logits, highest, ids):
+    # The runtime's softmax passes over the vocabulary fewer times than `logsumexp` does.
+    tf = tensorflow()
+    return highest - tf.math.log(tf.gather(tf.nn.softmax(logits), ids, batch_dims=1))
+
+
+def _take(table, places, axis):
+    return tensorflow().gather(table, places, axis=axis)  # without Keras' handling of negative places
 
 
 class _Once:
@@ -45,44 +69,8 @@ class _Once:
         return self.found[id(key)][1]
 
 
-def _product(x, kernel=None, table=None):
-    """x (b, t, k) times a kernel (k, n) or a transposed table (n, k), as one operator."""
-    if table is None:
-        return ops.einsum("btc,cd->btd", x, kernel)
-    # But for the maximum, the converter would write a second table, times the scale of a norm. Rows of two axes, or the
-    # runtime would copy the logits to reshape them.
-    rows = ops.maximum(ops.reshape(x, (-1, x.shape[-1])), -3e38)
-    return ops.reshape(ops.matmul(rows, ops.transpose(table)), (*ops.shape(x)[:-1], table.shape[0]))
+LITERT = kernels.Kernels(_dense, _logits, _attention, _norm, _top_k, _log_normaliser, _take, padded=False)
 
 
-def _normalised(layer, x):
-    """Keras' layer norm by fewer operators."""
-    x = ops.cast(x, "float32")
-    x = x - ops.mean(x, axis=-1, keepdims=True)
-    scale = ops.rsqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + layer.epsilon)
-    return ops.cast(x * scale * layer.gamma + layer.beta, layer.compute_dtype)
-
-
-def _highest(x, k):
-    """`kernels.highest`, by chunks that lie together: the runtime is quick to gather rows, not single values."""
-    tf, (rows, size) = tensorflow(), x.shape
-    count, width = kernels.chunk_sizes(size)
-    if count <= k:
-        return tf.math.top_k(x, k)
-    chunks = tf.reshape(kernels.padded_with_never(x, count * width), (rows, count, width))
-    best = tf.math.top_k(tf.reduce_max(chunks, axis=-1), k).indices
-    values, places = tf.math.top_k(tf.reshape(tf.gather(chunks, best, batch_dims=1), (rows, k * width)), k)
-    return values, tf.gather(best, places // width, batch_dims=1) * width + places % width
-
-
-def _most_probable(logits, k, constrain, position, written):
-    """`kernels.most_probable` by fewer passes over the vocabulary: what is forbidden is found, and then left out."""
-    tf, more = tensorflow(), k + len(constrain.forbidden)
-    if not constrain.only_forbids or more > min(MOST_SOUGHT, logits.shape[1]):
-        return kernels.most_probable(logits, k, constrain, position, written)
-    values, ids = _highest(logits, more)
-    # log Σ exp by the most probable token, of which the runtime's softmax takes fewer passes than `logsumexp`
-    normaliser = values[:, :1] - tf.math.log(tf.gather(tf.nn.softmax(logits), ids[:, :1], batch_dims=1))
-    forbidden = tf.reduce_any(ids[..., None] == np.array(constrain.forbidden, "int32"), axis=-1)
-    values, places = tf.math.top_k(tf.where(forbidden, kernels.NEVER, values), k)
-    return tf.maximum(values - normaliser, kernels.NEVER), tf.gather(ids, places, batch_dims=1)
+def lean(lookups=None, checks_room=False):
+    return LITERT._replace(once=_Once(), lookups=lookups or {}, checks_room=checks_room)

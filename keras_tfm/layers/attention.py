@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_tfm import kernels, recording
 from keras_tfm.arguments import one_of, positive, rate
-from keras_tfm.backend import fused, tensors
+from keras_tfm.backend import tensors
 from keras_tfm.layers import masks
 from keras_tfm.layers.base import as_matrices, fresh, initializer
 from keras_tfm.layers.positions import SCHEMES
@@ -278,13 +278,13 @@ class MultiHeadAttention(masks.MaskedLayer):
             received = "neither" if cache is None else "both"
             raise ValueError(f"`memory` must be given, or a `cache` made from it instead. Received: {received}")
         if cache is None:
-            k, v = self.project(self.key_dense, memory), self.project(self.value_dense, memory)
+            k, v = self.project(memory, self.key_dense, self.value_dense)
             key_mask = masks.combine(masks.merge(memory), memory_mask)
         else:
             k, v, key_mask = _swapped(cache["k"]), _swapped(cache["v"]), masks.combine(cache.get("mask"), memory_mask)
         if key_mask is not None and len(key_mask.shape) > 2:
             key_mask, attention_mask = None, masks.combine(key_mask, attention_mask)
-        q = self.project(self.query_dense, x)
+        (q,) = self.project(x, self.query_dense)
         if cache is not None and attention_mask is None:
             q = self.side_by_side(q, k)
         context = self.context(q, k, v, key_mask, attention_mask, training)
@@ -303,7 +303,7 @@ class MultiHeadAttention(masks.MaskedLayer):
     def memory_cache(self, memory, memory_mask=None):
         """Of a memory that stays the same from step to step: keys, values (batch, kv_heads, key, head_dim), mask."""
         self.check_built("memory_cache")
-        k, v = self.project(self.key_dense, memory), self.project(self.value_dense, memory)
+        k, v = self.project(memory, self.key_dense, self.value_dense)
         cache = {"k": _swapped(k), "v": _swapped(v)}
         mask = masks.merge(memory, masks.check("memory_mask", memory_mask, ranks=(2,), of=memory))
         if mask is None:
@@ -311,11 +311,11 @@ class MultiHeadAttention(masks.MaskedLayer):
         # Padding is zero; what is masked here, XLA does not move back to the other order, to do it at each step.
         return {name: ops.where(mask[:, None, :, None], x, 0) for name, x in cache.items()} | {"mask": mask}
 
-    def project(self, dense, x):
-        """(b, t, features) → (b, t, heads, head_dim)."""
+    def project(self, x, *layers):
+        """(b, t, features) → (b, t, heads, head_dim) for each of the dense layers."""
         if self.heads == "narrow":
-            x = ops.reshape(x, (*ops.shape(x)[:2], *dense.kernel.shape[:2]))
-        return dense(x)
+            return [layer(ops.reshape(x, (*ops.shape(x)[:2], *layer.kernel.shape[:2]))) for layer in layers]
+        return kernels.current().dense(x, *layers)
 
     def context(self, q, k, v, key_mask=None, attention_mask=None, training=None):
         """What the queries find, (b, q, h, d), by the cheapest way that is exact."""
@@ -326,8 +326,8 @@ class MultiHeadAttention(masks.MaskedLayer):
             if self.window and not (isinstance(length, int) and length <= 2 * self.window):
                 weigh = partial(self.weigh, start=self.window, training=training)
                 return local_attention(weigh, q, k, v, self.window, self.causal, key_mask)
-            if plain and not self.window and kernels.current().fused_attention:
-                context = fused.fused_attention(q, k, v, key_mask, self.causal)
+            if plain and not self.window:
+                context = kernels.current().attention(q, k, v, key_mask, self.causal)
                 if context is not None:
                     return context
         return self.full_context(q, k, v, key_mask, attention_mask, training=training)
@@ -403,7 +403,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         self.position_weights = {name: self.add_weight(shape, normal, name=name) for name, shape in weights.items()}
 
     def call(self, x, mask=None, attention_mask=None, cache=None, start=0, training=None):
-        q, k, v = self.projections(x)
+        q, k, v = self.project(x, self.query_dense, self.key_dense, self.value_dense)
         start = tensors.whole("start", start)
         places = ops.arange(ops.shape(x)[1], dtype="int32") + start
         q, k = self.scheme.rotate(q, places), self.scheme.rotate(k, places)
@@ -422,22 +422,6 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         k, v, room = _swapped(new["k"]), _swapped(new["v"]), ops.shape(new["k"])[2]
         context = self.full_context(q, k, v, new.get("mask"), attention_mask, start, training, room)
         return self.finish(context, mask), new
-
-    def projections(self, x):
-        """Queries, keys and values (b, t, heads, head_dim); those of few tokens by one product."""
-        layers = self.query_dense, self.key_dense, self.value_dense
-        if self.heads == "narrow" or not kernels.current().joins(x) or any(layer.quantization_mode for layer in layers):
-            return [self.project(layer, x) for layer in layers]
-        kernel = ops.concatenate([ops.reshape(layer.kernel, (x.shape[-1], -1)) for layer in layers], axis=1)
-        found, parts, first = kernels.current().product(x, kernel), [], 0
-        if self.use_bias:
-            found = found + ops.concatenate([ops.reshape(layer.bias, (-1,)) for layer in layers])
-        for layer in layers:
-            heads = layer.kernel.shape[1:]  # (heads, head_dim)
-            part = found[..., first : first + math.prod(heads)]
-            parts.append(tensors.reshape(part, (*ops.shape(x)[:2], *heads)))
-            first += math.prod(heads)
-        return parts
 
     def empty_cache(self, batch_size, max_length, masked=True):
         """Room for keys and values (batch, kv_heads, max_length, head_dim), and if `masked` for which are tokens.

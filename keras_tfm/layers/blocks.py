@@ -14,21 +14,8 @@ GATES = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "swish"} 
 DENSE = ("use_bias", "kernel_initializer", "bias_initializer")  # options of attention that are also for feed-forward
 
 
-class Dense(keras.layers.Dense):
-    """Keras' layer, which is faster for the few rows of a decoder."""
-
-    def call(self, x, training=None):
-        if not kernels.current().joins(x):
-            return super().call(x, training)
-        product = kernels.current().product(x, self.kernel)
-        return self.activation(product + self.bias if self.use_bias else product)
-
-    def quantize(self, mode=None, type_check=False, config=None):  # as Keras' own, which would refuse a subclass
-        super().quantize(mode, type_check=False, config=config)
-
-
 class LayerNormalization(keras.layers.LayerNormalization):
-    """Keras' layer, for which exports may have other operators."""
+    """Keras' layer, with the operators of the runtime."""
 
     def call(self, x):
         return kernels.current().norm(self, x)
@@ -84,11 +71,16 @@ class FeedForward(Layer):
 
     def _dense(self, name, units, activation=None):
         initializers = fresh(self.kernel_initializer), fresh(self.bias_initializer)
-        return Dense(units, activation, self.use_bias, *initializers, dtype=self.dtype_policy, name=name)
+        return keras.layers.Dense(units, activation, self.use_bias, *initializers, dtype=self.dtype_policy, name=name)
 
     def call(self, x):
-        middle = self.inner(x)
-        return self.outer(middle * self.gated(x) if self.is_gated else middle)
+        dense = kernels.current().dense
+        if self.is_gated:
+            inner, gate = dense(x, self.inner, self.gated)
+            middle = inner * gate
+        else:
+            (middle,) = dense(x, self.inner)
+        return dense(middle, self.outer)[0]
 
     def compute_output_shape(self, x_shape):
         return x_shape

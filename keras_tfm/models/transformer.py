@@ -28,8 +28,8 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
         return kernels.current().lookups.get(self, self.lookup)(inputs) * math.sqrt(self.output_dim)
 
     def logits(self, x):
-        if self.tie_weights and kernels.current().joins(x):
-            return kernels.current().product(x, table=self.embeddings)
+        if self.tie_weights:
+            return kernels.current().logits(x, self.embeddings)
         return super().call(x, reverse=True)
 
     def lookup(self, ids):
