@@ -1,17 +1,69 @@
 import pathlib
 import re
+import runpy
 import subprocess
 import sys
 
 import pytest
+from conftest import IN_TENSORFLOW, once
 
 EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
 
 
+def run(monkeypatch, name, *arguments):
+    """Runs an example in this process, as by `python examples/name.py arguments`."""
+    monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+
+
 @pytest.mark.slow
 def test_build_your_own():
-    file = EXAMPLES / "build_your_own.py"
-    run = subprocess.run([sys.executable, file], capture_output=True, text=True)
+    run = subprocess.run([sys.executable, EXAMPLES / "build_your_own.py"], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert float(re.search(r"fresh process: accuracy ([\d.]+)%", run.stdout)[1]) > 95
-    assert len(file.read_text().splitlines()) < 60
+
+
+@pytest.mark.slow
+@IN_TENSORFLOW
+def test_classify(monkeypatch, tmp_path, capsys):
+    tf = pytest.importorskip("tensorflow")
+    pytest.importorskip("tensorflow_text")
+    run(monkeypatch, "classify", "--out", tmp_path / "model", "--epochs", 4)
+    assert float(re.search(r"([\d.]+)% of 12 held-out texts", capsys.readouterr().out)[1]) > 90
+    classify = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
+    answers = classify(tf.constant(["play some jazz now", "will it rain here today", "", "a " * 500, b"\xff"]))["label"]
+    labels = [label.decode() for label in answers.numpy()]
+    assert labels[:2] == ["music", "weather"] and {*labels} <= {"music", "weather", "alarm"}
+    (tmp_path / "bad.tsv").write_text("a text\tits label\nanother text\n")
+    with pytest.raises(SystemExit, match=r"bad.tsv: each line must be a text, a tab and a label"):
+        run(monkeypatch, "classify", tmp_path / "bad.tsv")
+
+
+@once
+def test_language_model(monkeypatch, tmp_path, capsys):
+    lines = [f"the {animal} {verb}." for animal in ("cat", "dog", "bird", "cow") for verb in ("sees", "eats", "runs")]
+    (tmp_path / "lines.txt").write_text("\n".join(lines * 8))
+    prompts = ("--prompt", "the cat", "--prompt", "")
+    run(monkeypatch, "language_model", tmp_path / "lines.txt", "--epochs", 15, "--max_length", 12, *prompts)
+    continued = dict(re.findall(r"'(.*?)' → '(.*?)'", capsys.readouterr().out))
+    assert continued["the cat"].startswith("the cat") and {*continued.values()} <= {*lines}
+
+
+@once
+def test_pictures(monkeypatch, tmp_path):
+    pytest.importorskip("matplotlib")
+    run(monkeypatch, "pictures", "--out", tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == {"mask.png", "positions.png", "schedule.png"}
+    assert all(file.stat().st_size > 5000 for file in tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_minimum_risk(monkeypatch, capsys):
+    run(monkeypatch, "minimum_risk")
+    scores = [float(score) for score in re.findall(r"chrF ([\d.]+)", capsys.readouterr().out)]
+    assert len(scores) == 5 and scores[-1] > scores[0] + 3
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.py")), ids=lambda file: file.stem)
+def test_an_example_is_short(file):
+    assert len(file.read_text().splitlines()) < (60 if file.stem == "build_your_own" else 120)

@@ -31,7 +31,6 @@ ORDER = [
     "training",
     "runs",
     "translator",
-    "minimum_risk",
     "export",
     "plots",
     "pipeline",
