@@ -1,4 +1,4 @@
-"""Sentence pairs: read, and encoded once into memory-mapped token files."""
+"""Sentence pairs: read from files, and encoded once into memory-mapped token files."""
 
 import contextlib
 import gzip
@@ -15,18 +15,18 @@ from keras_tfm.arguments import one_of, positive, rate
 from keras_tfm.progress import Progress
 
 CHUNK = 10_000  # pairs that are encoded together
-DTYPES = ("uint16", "uint32")  # of ids on disk
+DTYPES = ("uint16", "uint32")  # of the ids on disk
 FILES = "source.tokens", "source.ends", "target.tokens", "target.ends"
 
 
 class ParallelFiles:
-    """Pairs of lines of two files, or of the two columns of one TSV file; plain or .gz, UTF-8.
+    """Pairs of lines from two files, or of the two columns of one TSV file; UTF-8, plain or .gz.
 
     Args:
-        source: a file with a text on each line, or with text, tab, text if there is no `target`.
-        target: a file with as many lines.
+        source: a file with one text per line, or with `text, tab, text` if there is no `target`.
+        target: a file with the same number of lines.
 
-    The files are read through once, so that what is wrong with them is said now, with file and line.
+    The constructor reads the files once, so errors in them are reported right away, with file and line.
 
     >>> import tempfile, pathlib
     >>> file = pathlib.Path(tempfile.mkdtemp()) / "pairs.tsv"
@@ -37,14 +37,9 @@ class ParallelFiles:
 
     def __init__(self, source, target=None):
         self.paths = [pathlib.Path(path) for path in (source, target) if path is not None]
-        self.length = sum(1 for _ in self)
+        self.length, self.fingerprint = _count_and_hash(self)
         if not self.length:
-            raise ValueError(f"{self.paths[0]}: the file must have lines. Received: an empty file")
-
-    @property
-    def fingerprint(self):
-        """A string that changes when the content of the files does; where they lie does not matter."""
-        return repr([files.checksum(path) for path in self.paths])
+            raise ValueError(f"{self.paths[0]}: must have at least one line. Received: an empty file")
 
     def __len__(self):
         return self.length
@@ -55,20 +50,19 @@ class ParallelFiles:
         return self._lines()
 
     def _lines(self):
-        ended = object()
-        lines = itertools.zip_longest(*map(read_lines, self.paths), fillvalue=ended)
+        missing = object()
+        lines = itertools.zip_longest(*map(read_lines, self.paths), fillvalue=missing)
         for number, pair in enumerate(lines, 1):
-            if ended in pair:
-                shorter = self.paths[pair.index(ended)]
-                longer = self.paths[1 - pair.index(ended)]
-                raise ValueError(f"{shorter}: ends before line {number}, which {longer} has; both need as many lines")
+            if missing in pair:
+                shorter, longer = self.paths if pair[0] is missing else self.paths[::-1]
+                raise ValueError(f"{shorter}: must have as many lines as {longer}. Received: no line {number}")
             yield pair
 
     def _columns(self):
         for number, line in enumerate(read_lines(self.paths[0]), 1):
             columns = line.split("\t")
             if len(columns) != 2:
-                rule = "must be text, tab, text, where there is no `target`"
+                rule = "must be `text, tab, text`, since there is no `target`"
                 raise ValueError(f"{self.paths[0]}, line {number}: {rule}. Received: {line[:80]!r}")
             yield tuple(columns)
 
@@ -99,8 +93,27 @@ def decode_lines(file, name, errors="strict"):
         raise ValueError(f"{name}, after line {number}: must be a whole .gz file. Received: {error}") from error
 
 
+def fingerprint(pairs):
+    """A hash of the texts of all pairs, whatever they are read from; None for an iterator, which can be read only once.
+
+    >>> fingerprint([("one", "eins")]) == fingerprint((("one", "eins"),)) != fingerprint([("one", "zwei")])
+    True
+    """
+    if iter(pairs) is pairs:
+        return None
+    return pairs.fingerprint if isinstance(pairs, ParallelFiles) else _count_and_hash(pairs)[1]
+
+
+def _count_and_hash(pairs):
+    digest, count = hashlib.sha256(), 0
+    for source, target in pairs:
+        count += 1
+        digest.update(f"{len(source)} {len(target)} {source}{target}".encode("utf-8", "surrogatepass"))
+    return count, digest.hexdigest()
+
+
 class Sequences:
-    """Sequences of ids on disk, memory-mapped: `name.tokens` holds all of them, `name.ends` where each ends."""
+    """Sequences of ids on disk, memory-mapped: `name.tokens` holds all ids, `name.ends` the end of each sequence."""
 
     def __init__(self, folder, name, dtype):
         self.tokens = np.memmap(folder / f"{name}.tokens", dtype, mode="r")
@@ -120,7 +133,7 @@ class Sequences:
         return self.tokens[self.starts(np.array(index)) : self.ends[index]]
 
     def padded(self, indices, width):
-        """Rows of ids (len(indices), width), zeros behind the end of each."""
+        """Rows of ids (len(indices), width), with zeros after the end of each sequence."""
         starts, lengths = self.starts(indices)[:, None], self.lengths(indices)[:, None]
         columns = np.arange(width)
         ids = self.tokens[np.minimum(starts + columns, max(len(self.tokens) - 1, 0))]
@@ -128,16 +141,16 @@ class Sequences:
 
 
 class TokenPairs:
-    """Encoded pairs in a folder that `encode_pairs` wrote: `sources` and `targets` are `Sequences`."""
+    """Encoded pairs in a folder that `encode_pairs` wrote; `sources` and `targets` are `Sequences`."""
 
     def __init__(self, folder):
         folder = pathlib.Path(folder)
         if not (folder / "meta.json").exists():
             raise ValueError(f"`folder` must be one that `encode_pairs` wrote. Received: folder={str(folder)!r}")
-        again = f"delete {folder}, and the texts are encoded again"
-        self.meta = files.read_json(folder / "meta.json", ("count", "dtype", "fingerprint", "files"), again)
+        remedy = f"delete {folder} to encode the texts again"
+        self.meta = files.read_json(folder / "meta.json", ("count", "dtype", "fingerprint", "files"), remedy)
         for name, checksum in self.meta["files"].items():
-            files.check(folder / name, checksum, again)
+            files.check(folder / name, checksum, remedy)
         one_of("dtype", self.meta["dtype"], DTYPES)
         self.sources = Sequences(folder, "source", self.meta["dtype"])
         self.targets = Sequences(folder, "target", self.meta["dtype"])
@@ -152,16 +165,16 @@ def encode_pairs(
     """Encodes pairs of texts once, into token files that are memory-mapped from then on.
 
     Args:
-        pairs: `ParallelFiles`, or any iterable of (source, target) strings.
-        folder: where the token files go. If they are there already, from the same texts of `ParallelFiles`,
-            tokenizers and options, they stay.
-        source_tokenizer, target_tokenizer: of `keras_tfm.text`; one for both by default.
-        max_length: pairs with a text of more tokens, or with an empty text, are left out.
-        sampling, seed: for other segmentations than the best, see `SentencePieceTokenizer.encode`.
-        verbose: 0 for silence, 1 for a progress bar.
+        pairs: any iterable of (source, target) strings, such as a list or `ParallelFiles`.
+        folder: where to write the token files. If it already holds those of the same texts, tokenizers and options,
+            they are used as they are; texts from an iterator that can be read only once are always encoded.
+        source_tokenizer, target_tokenizer: tokenizers of `keras_tfm.text`; one for both sides by default.
+        max_length: pairs with more tokens than this on a side are left out, and so are pairs with an empty side.
+        sampling, seed: for random segmentations, see `SentencePieceTokenizer.encode`.
+        verbose: 1 for a progress bar, 0 for none.
 
     Returns:
-        `TokenPairs`, as long as the pairs that were kept; its `meta` counts those left out, "empty" and "too_long".
+        `TokenPairs` of the pairs that were kept; its `meta` counts those left out as "empty" and "too_long".
 
     >>> import tempfile
     >>> from keras_tfm.text import ByteTokenizer
@@ -170,59 +183,54 @@ def encode_pairs(
     (1, [101, 102], [103], 1)
     """
     folder, tokenizers = pathlib.Path(folder), (source_tokenizer, target_tokenizer or source_tokenizer)
-    positive("max_length", max_length)
-    fingerprint = _fingerprint(pairs, tokenizers, max_length, rate("sampling", sampling), seed)
-    meta = folder / "meta.json"
-    if fingerprint and meta.exists():
+    options = positive("max_length", max_length), rate("sampling", sampling), seed
+    texts, meta = fingerprint(pairs), folder / "meta.json"
+    made_from = texts and repr([texts, *map(text.fingerprint, tokenizers), *options])
+    if made_from and meta.exists():
         encoded = TokenPairs(folder)
-        if encoded.meta["fingerprint"] == fingerprint:
+        if encoded.meta["fingerprint"] == made_from:
             return encoded
-    dtype = DTYPES[0] if max(tokenizer.vocab_size for tokenizer in tokenizers) <= 2**16 else DTYPES[1]
-    total = len(pairs) if hasattr(pairs, "__len__") else None
+    dtype = DTYPES[max(tokenizer.vocab_size for tokenizer in tokenizers) > 2**16]
     counts = {"count": 0, "empty": 0, "too_long": 0}
+    total = len(pairs) if hasattr(pairs, "__len__") else None
     with _writers(folder, dtype) as writers, Progress(total, "encoding", "pair", verbose) as bar:
-        chunks = iter(pairs)
-        while chunk := list(itertools.islice(chunks, CHUNK)):
-            seen = sum(counts.values())
-            sides = [
-                tokenizer.encode(texts, sampling, _seed(seed, seen, side)) if sampling else tokenizer.encode(texts)
-                for side, (tokenizer, texts) in enumerate(zip(tokenizers, zip(*chunk, strict=True), strict=True))
-            ]
-            rows = [pair for pair in zip(*sides, strict=True) if all(pair)]
-            counts["empty"] += len(chunk) - len(rows)
-            kept = [pair for pair in rows if max(map(len, pair)) <= max_length]
-            counts["too_long"] += len(rows) - len(kept)
-            counts["count"] += len(kept)
-            if kept:
-                for writer, ids in zip(writers, zip(*kept, strict=True), strict=True):
-                    writer.write(ids)
+        iterator = iter(pairs)
+        while chunk := list(itertools.islice(iterator, CHUNK)):
+            sides = _encode(chunk, tokenizers, *options, counts)
+            for writer, ids in zip(writers, sides, strict=False):  # none if all pairs were left out
+                writer.write(ids)
             bar.add(len(chunk))
         if not counts["count"]:
-            seen = sum(counts.values())
-            raise ValueError(f"`pairs` must hold texts of 1 to {max_length} tokens. Received: {seen} pairs, all others")
-        meta.unlink(missing_ok=True)  # from here on, only with a new one is the folder whole
-    if verbose and (counts["empty"] or counts["too_long"]):
-        print(f"{folder.name}: {left_out(counts, max_length)}", file=sys.stderr)
+            rule = f"`pairs` must hold texts of 1 to {max_length} tokens"
+            raise ValueError(f"{rule}. Received: {sum(counts.values())} pairs, none of which fits")
+        meta.unlink(missing_ok=True)  # the folder is incomplete until there is a new one
+    reasons = {"empty": "with an empty side", "too_long": f"with more than {max_length} tokens on a side"}
+    why = ", ".join(f"{counts[name]:,} {reason}" for name, reason in reasons.items() if counts[name])
+    if verbose and why:
+        total = sum(counts.values())
+        print(f"{folder.name}: left out {total - counts['count']:,} of {total:,} pairs: {why}", file=sys.stderr)
     checksums = {name: files.checksum(folder / name) for name in FILES}
-    files.write_json(meta, {**counts, "dtype": dtype, "fingerprint": fingerprint, "files": checksums})
+    files.write_json(meta, {**counts, "dtype": dtype, "fingerprint": made_from, "files": checksums})
     return TokenPairs(folder)
 
 
-def left_out(counts, max_length):
-    """How many pairs were left out, and why, in words.
-
-    >>> left_out({"count": 97, "empty": 1, "too_long": 2}, 256)
-    'left out 3 of 100 pairs: 1 with an empty side, 2 with more than 256 tokens on a side'
-    """
-    reasons = {"empty": "with an empty side", "too_long": f"with more than {max_length} tokens on a side"}
-    out = sum(counts[name] for name in reasons)
-    said = ", ".join(f"{counts[name]:,} {reason}" for name, reason in reasons.items() if counts[name])
-    return f"left out {out:,} of {out + counts['count']:,} pairs: {said}"
+def _encode(chunk, tokenizers, max_length, sampling, seed, counts):
+    """The ids of both sides of the pairs to keep; adds to `counts` how many are kept and left out."""
+    seen, sides = sum(counts.values()), []
+    for side, (tokenizer, texts) in enumerate(zip(tokenizers, zip(*chunk, strict=True), strict=True)):
+        sample = (sampling, int(np.random.SeedSequence((seed, seen, side)).generate_state(1)[0])) if sampling else ()
+        sides.append(tokenizer.encode(texts, *sample))
+    rows = [pair for pair in zip(*sides, strict=True) if all(pair)]
+    kept = [pair for pair in rows if max(map(len, pair)) <= max_length]
+    counts["empty"] += len(chunk) - len(rows)
+    counts["too_long"] += len(rows) - len(kept)
+    counts["count"] += len(kept)
+    return zip(*kept, strict=True)
 
 
 @contextlib.contextmanager
 def _writers(folder, dtype):
-    """A writer for each side, whose files appear when all is written."""
+    """A writer for each side; their files appear in the folder when everything is written."""
     with contextlib.ExitStack() as stack:
         paths = [stack.enter_context(files.whole(folder / name)) for name in FILES]
         tokens, ends, *others = (stack.enter_context(open(path, "xb")) for path in paths)
@@ -240,15 +248,3 @@ class _Writer:
         self.last = ends[-1]
         self.tokens.write(np.concatenate(rows).astype(self.dtype).tobytes())
         self.ends.write(ends.tobytes())
-
-
-def _fingerprint(pairs, tokenizers, *options):
-    """A string that changes with what would be encoded, or None where that cannot be known before."""
-    if not hasattr(pairs, "fingerprint"):
-        return None
-    parts = pairs.fingerprint, [text.fingerprint(tokenizer) for tokenizer in tokenizers], options
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
-
-
-def _seed(*parts):
-    return int(np.random.SeedSequence(parts).generate_state(1)[0])

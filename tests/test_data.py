@@ -50,8 +50,8 @@ LINES = "\n".join(map(str, range(20_000)))
 @pytest.mark.parametrize(
     "source, target, words",
     [
-        ("a\nb\n", "a\nb\nc\n", ["s.txt", "line 3", "t.txt"]),
-        ("a\nb\nc", "a\n", ["t.txt", "line 2", "s.txt"]),
+        ("a\nb\n", "a\nb\nc\n", ["s.txt: must have as many lines as", "line 3", "t.txt"]),
+        ("a\nb\nc", "a\n", ["t.txt: must have as many lines as", "line 2", "s.txt"]),
         ("a\n", "", ["t.txt", "line 1", "s.txt"]),
         ("", "", ["s.txt", "empty"]),
         ("a\nb\n", b"a\nb\xff\xfe\n", ["t.txt", "line 2", "UTF-8", r"\xff"]),
@@ -88,8 +88,7 @@ def test_errors_name_the_path_that_is_missing(tmp_path):
 # ── token files ──
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 10_000])
-@pytest.mark.parametrize("kind", [list, iter, ParallelFiles])
+@pytest.mark.parametrize("kind, chunk", [(list, 10_000), (iter, 7), (ParallelFiles, 1)])
 def test_what_is_read_back_is_what_the_tokenizers_gave(kind, chunk, tmp_path, monkeypatch):
     monkeypatch.setattr(data, "CHUNK", chunk)
     texts = random_texts(50)
@@ -131,7 +130,7 @@ def test_damaged_token_files_are_noticed(name, damage, tmp_path):
     path.write_bytes({"half": content[: len(content) // 16 * 8], "flip": content}.get(damage, b""))
     if damage == "gone":
         path.unlink()
-    with pytest.raises(DamagedFile, match=rf"{name}: damaged.* delete {tmp_path}, and the texts are encoded again"):
+    with pytest.raises(DamagedFile, match=rf"{name}: damaged.* delete {tmp_path} to encode the texts again"):
         TokenPairs(tmp_path)
 
 
@@ -182,14 +181,36 @@ def test_other_files_tokenizers_and_options_are_encoded_anew(files, tmp_path):
         assert written(folder) != before
     write(files[1], "eins\ndrei drei\n")  # the same size
     os.utime(files[1], ns=(1, 1))
-    changed = encode(pairs, folder, *arguments, **options)
+    changed = encode(ParallelFiles(*files), folder, *arguments, **options)
     assert tokenizers[0].decode([changed.targets[1]]) == ["drei drei"]
     assert encode(ParallelFiles(files[1], files[0]), folder, *arguments, **options).meta != changed.meta
 
 
-def test_what_cannot_be_known_to_be_the_same_is_encoded_anew(tmp_path):
+def test_the_same_texts_have_one_fingerprint_wherever_they_come_from(files, tmp_path):
+    texts = [("one", "eins"), ("two two", "zwei zwei")]
+    tsv = write(tmp_path / "pairs.tsv.gz", "one\teins\r\ntwo two\tzwei zwei")
+    same = [ParallelFiles(*files), ParallelFiles(tsv), texts, tuple(map(list, texts)), dict(texts).items()]
+    assert len({*map(data.fingerprint, same)}) == 1
+    others = [texts[::-1], texts[:1], [(b, a) for a, b in texts], [("onee", "ins"), texts[1]], [*texts, ("", "")], []]
+    assert len({*map(data.fingerprint, [texts, *others])}) == 1 + len(others)
+    assert data.fingerprint(iter(texts)) is None and data.fingerprint([("\udcff", "")])
+    encode(same[0], tmp_path / "tokens")
+    before = written(tmp_path / "tokens")
+    for pairs in same:
+        encode(pairs, tmp_path / "tokens")
+        assert written(tmp_path / "tokens") == before
+
+
+def test_an_iterator_is_always_encoded(tmp_path):
     encode([("a", "b")], tmp_path)
-    assert texts_of(encode([("c", "d")], tmp_path)) == [("c", "d")]
+    assert texts_of(encode(iter([("c", "d")]), tmp_path)) == [("c", "d")]
+    assert encode(iter([("c", "d")]), tmp_path).meta["fingerprint"] is None
+
+
+def test_undecodable_bytes_may_be_replaced_and_are_reported(tmp_path, capsys):
+    path = write(tmp_path / "lines", b"\xef\xbb\xbfa\nb\xff\n\xef\xbf\xbd\n")
+    assert list(data.read_lines(path, errors="replace")) == ["a", "b\ufffd", "\ufffd"]
+    assert capsys.readouterr().err == f"{path}, line 2: not UTF-8; invalid bytes are read as \ufffd\n"
 
 
 def test_an_end_in_the_middle_leaves_nothing_that_looks_whole(files, tmp_path, monkeypatch):
@@ -250,9 +271,9 @@ def test_samples_are_a_function_of_the_seed_and_decode_to_the_same_texts(tmp_pat
 @pytest.mark.parametrize("kind", [list, iter])
 def test_silence_and_a_progress_bar(kind, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("keras_tfm.progress.LOG_SECONDS", 0)
-    encode_pairs(kind(random_texts(5)), tmp_path, BYTES, verbose=0)
+    encode_pairs(kind(random_texts(5)), tmp_path / "silent", BYTES, verbose=0)
     assert capfd.readouterr() == ("", "")
-    encode_pairs(kind(random_texts(5)), tmp_path, BYTES, verbose=1)
+    encode_pairs(kind(random_texts(5)), tmp_path / "shown", BYTES, verbose=1)
     assert "encoding: 5" in capfd.readouterr().err
 
 
