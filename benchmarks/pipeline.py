@@ -17,7 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 
 from keras_tfm import data, text, training
-from keras_tfm.batches import BucketedBatches, PackedBatches, padding_share
+from keras_tfm.batches import BucketedBatches, PackedBatches
 from keras_tfm.models import PRESETS, transformer
 
 KINDS = {
@@ -44,6 +44,16 @@ def main():
             print(f"| {name} | {padding_share(batches):.1%} | {served(batches):,.0f} |")
         tokens = trained(pairs, tokenizer, options.steps)
     print(f"\n`fit` of the tiny preset on {keras.backend.backend()}: {tokens:,.0f} tokens/s")
+
+
+def padding_share(batches):
+    """Share of padding among the tokens of an epoch, on both sides together."""
+    total = padding = 0
+    for index in range(len(batches)):
+        inputs, labels = batches.batch(0, index)
+        for ids in (inputs["source"], labels):
+            total, padding = total + ids.size, padding + int((ids == 0).sum())
+    return padding / total
 
 
 def served(batches):

@@ -1,6 +1,6 @@
-"""Batches of encoded pairs for `fit`, of few shapes or packed.
+"""Batches of encoded pairs for `fit`: bucketed into a few shapes, or packed.
 
-Everything here is a function of seed, epoch and index: any batch of any epoch can be had again.
+Every batch is a function of seed, epoch and index, so any batch of any epoch can be made again.
 """
 
 import functools
@@ -14,18 +14,18 @@ from keras_tfm.arguments import positive
 from keras_tfm.backend.feeding import Feed
 from keras_tfm.text import END, START
 
-BLOCK = 2**20  # pairs that are shuffled together; memory grows with this, not with the corpus
-OPEN_ROWS = 64  # rows that a pair may still be packed into
+BLOCK = 2**20  # pairs that are shuffled together; memory use grows with this, not with the corpus
+OPEN_ROWS = 64  # rows that a pair can still be packed into
 
 
 def choose_shapes(counts, num_shapes):
-    """Shapes (source, target) that cover all pairs with little padding.
+    """Shapes (source, target) that hold all pairs with little padding.
 
-    Evenly filled to begin with; then each side of each shape moves as long as that saves padding.
+    Begins with shapes that share the tokens evenly, then moves each side of each shape as long as that saves padding.
 
     Args:
-        counts: of pairs by length, (longest source + 1, longest target + 1).
-        num_shapes: how many shapes at the most.
+        counts: number of pairs by length, (longest source + 1, longest target + 1).
+        num_shapes: maximum number of shapes.
 
     >>> counts = np.zeros((9, 9), int)
     >>> counts[2, 3], counts[8, 8] = 10, 1
@@ -33,29 +33,21 @@ def choose_shapes(counts, num_shapes):
     [(2, 3), (8, 8)]
     """
     longest = np.argwhere(counts).max(0)
-    step = -(-longest.max() // 128)  # the longer the texts, the more coarsely: time stays short
+    step = -(-longest.max() // 128)  # the longer the texts, the coarser the grid: this keeps the search short
     cells = -(-np.argwhere(counts) // step)
     coarse = np.zeros(cells.max(0) + 1, int)
     np.add.at(coarse, tuple(cells.T), counts[counts > 0])
     lengths, weights = np.argwhere(coarse), coarse[coarse > 0]  # (cells, 2), (cells,)
-    longer = lengths.max(1)
-    order = np.argsort(longer)
-    share = np.cumsum((weights * longer**2)[order])
-    share = share / share[-1]
-    middles = [longer[order][np.searchsorted(share, n / num_shapes)] for n in range(1, num_shapes)]
-    shapes = np.array([*([n, n] for n in sorted(set(middles) - {longer.max()})), lengths.max(0)])
-
-    def padded():
-        """All tokens, padding included, if each pair takes the smallest shape that holds it."""
-        fits = (lengths[:, None] <= shapes).all(-1)  # (cells, shapes)
-        return (weights * np.where(fits, shapes.sum(1), 10**9).min(1)).sum()
-
-    best, before = padded(), None
+    longer = np.sort(lengths.max(1))
+    share = np.cumsum((weights * lengths.max(1) ** 2)[np.argsort(lengths.max(1))])
+    middles = {longer[np.searchsorted(share, share[-1] * n / num_shapes)] for n in range(1, num_shapes)}
+    shapes = np.array([*([n, n] for n in sorted(middles - {longer[-1]})), lengths.max(0)])
+    best, before = _padded_tokens(shapes, lengths, weights), None
     while best != before:
         before = best
         for number, side, move in itertools.product(range(len(shapes)), (0, 1), (-4, -2, -1, 1, 2, 4)):
             shapes[number, side] += move
-            tokens = padded()
+            tokens = _padded_tokens(shapes, lengths, weights)
             if tokens < best:
                 best = tokens
             else:
@@ -64,11 +56,17 @@ def choose_shapes(counts, num_shapes):
     return sorted({tuple(shape) for shape in shapes}, key=lambda shape: (sum(shape), shape))
 
 
-class _Epochs(Feed):
-    """Batches of epoch after epoch; which pairs are in them and how they look is for subclasses to say, block by block:
+def _padded_tokens(shapes, lengths, weights):
+    """Number of tokens, counting padding, if each pair takes the smallest shape that holds it."""
+    fits = (lengths[:, None] <= shapes).all(-1)  # (cells, shapes)
+    return (weights * np.where(fits, shapes.sum(1), 10**9).min(1)).sum()
 
-    _plan(sample, epoch, block): a list with what each batch of a block holds; as long in every epoch.
-    _fill(pairs, plan): inputs and labels, of one entry of that list.
+
+class _Epochs(Feed):
+    """Batches of one epoch after the other. Subclasses say, block by block, what is in them:
+
+    _plan(sample, epoch, block): a list with the content of each batch; of the same length in every epoch.
+    _fill(pairs, plan): inputs and labels for one item of that list.
     """
 
     def __init__(self, pairs, shuffle, seed, copies, worker, num_workers):
@@ -79,11 +77,11 @@ class _Epochs(Feed):
         self.worker, self.num_workers = worker, positive("num_workers", num_workers)
         if worker not in range(num_workers):
             raise ValueError(f"`worker` must be one of 0 … num_workers - 1. Received: {worker=}, {num_workers=}")
-        self.epoch = -1  # that `fit` is in
+        self.epoch = -1  # the epoch that `fit` is in
 
     @functools.cached_property
     def block_steps(self):
-        """How many batches each block of each sample gives."""
+        """Number of batches in each block of each sample."""
         return [
             [len(self._plan(sample, 0, block)) for block in range(-(-len(pairs) // BLOCK))]
             for sample, pairs in enumerate(self.samples)
@@ -108,12 +106,12 @@ class _Epochs(Feed):
             yield self.batch(epoch, index)
 
     def mean_tokens(self):
-        """Labels of a batch, the end tokens among them, on the average."""
+        """Mean number of labels in a batch, counting end tokens but not padding."""
         pairs = self.samples[0]
         return (len(pairs.targets.tokens) + len(pairs)) * self.copies / sum(self.block_steps[0])
 
     def repeat(self, first=0):
-        """The batches of all epochs, one after the other and without end, from number `first` on."""
+        """An endless sequence: the batches of all epochs one after the other, starting with number `first`."""
         return _Endless(self, first)
 
     def batch(self, epoch, index):
@@ -129,14 +127,14 @@ class _Epochs(Feed):
             index -= steps[block]
 
     def _share(self, rows):
-        """This worker's rows of a batch; cut after copying, so that row i and row i + batch/2 of all are the same."""
-        extra = -len(rows) % (self.num_workers // math.gcd(self.num_workers, self.copies))  # until it divides evenly
+        """This worker's rows of a batch, which is copied first: rows i and i + batch/2 of all workers are the same."""
+        extra = -len(rows) % (self.num_workers // math.gcd(self.num_workers, self.copies))  # to divide evenly
         rows = np.concatenate([np.pad(rows, ((0, extra), (0, 0)))] * self.copies)
         size = len(rows) // self.num_workers
         return rows[self.worker * size : (self.worker + 1) * size]
 
     def _members(self, sample, block, rng):
-        """Indices of the pairs of a block, in a random order if there is to be one."""
+        """Indices of the pairs in a block, shuffled if `shuffle` is on."""
         order = np.arange(block * BLOCK, min((block + 1) * BLOCK, len(self.samples[sample])))
         if self.shuffle:
             rng.shuffle(order)
@@ -147,9 +145,9 @@ class _Epochs(Feed):
 
 
 class _Endless(Feed):
-    """Batches, epoch after epoch."""
+    """The batches of `repeat`."""
 
-    num_batches = None  # Keras' word for: without end
+    num_batches = None  # this tells Keras that there is no end
 
     def __init__(self, batches, first):
         self.batches, self.first = batches, first
@@ -160,25 +158,25 @@ class _Endless(Feed):
 
 
 class BucketedBatches(_Epochs):
-    """Batches of pairs of like length, in few shapes: what XLA compiles is a handful of programs.
+    """Batches of pairs of similar length, in a few shapes, so that XLA compiles only a few programs.
 
-    Each item is `{"source": (rows, S), "target": (rows, T)}, labels (rows, T)`: sources end with the end token, targets
-    begin with the start token, labels are the targets one step ahead. Rows left over in the last batch are padding.
+    Each item is `{"source": (rows, S), "target": (rows, T)}, labels (rows, T)`. Sources end with the end token, targets
+    begin with the start token, and labels are the targets shifted by one step. Unused rows of a batch are padding.
 
     Args:
-        pairs: `TokenPairs`, or a list of them (several samples of the same texts), taken in turn by epoch; all epochs
-            have as many batches as the shortest, at the cost of a few at the end of others.
+        pairs: `TokenPairs`, or a list of them (random segmentations of the same texts), which take turns by epoch.
+            All epochs have as many batches as the shortest one; longer ones lose a few at the end.
         batch_tokens: maximum tokens per side, counting padding but not `copies`.
         num_shapes: maximum number of shapes (S, T).
-        shuffle: whether each epoch has an order of its own; for validation, False gives comparable numbers.
-        seed: other seeds give other orders.
-        copies: how many times each row occurs in its batch; 2 for R-Drop.
-        worker, num_workers: for training in several processes, each of which gets an equal share of the rows of every
-            batch, in order. Padding rows are added if the rows do not divide evenly.
+        shuffle: whether to use a new order in each epoch; False makes validation losses comparable.
+        seed: seed of the order.
+        copies: how often each row occurs in its batch; 2 for R-Drop.
+        worker, num_workers: for training in several processes. Each gets an equal share of the rows of every batch, in
+            order; padding rows are added if the rows do not divide evenly.
 
-    Pass them to `fit` or `evaluate`, also as `validation_data`. Every pass over them is a new epoch; to start or resume
-    at a given batch, use `fit(batches.repeat(first), steps_per_epoch=…)`. `batches[index]` is a batch of epoch 0. The
-    arguments `shuffle` and `class_weight` of `fit` have no effect.
+    Pass them to `fit` or `evaluate`, or as `validation_data`. Every pass over them is a new epoch. To start at a given
+    batch, use `fit(batches.repeat(first), steps_per_epoch=…)`. `batches[index]` is a batch of epoch 0. The arguments
+    `shuffle` and `class_weight` of `fit` have no effect.
 
     >>> import tempfile
     >>> from keras_tfm.data import encode_pairs
@@ -191,15 +189,7 @@ class BucketedBatches(_Epochs):
     """
 
     def __init__(
-        self,
-        pairs,
-        batch_tokens=4096,
-        num_shapes=14,
-        shuffle=True,
-        seed=0,
-        copies=1,
-        worker=0,
-        num_workers=1,
+        self, pairs, batch_tokens=4096, num_shapes=14, shuffle=True, seed=0, copies=1, worker=0, num_workers=1
     ):
         super().__init__(pairs, shuffle, seed, copies, worker, num_workers)
         positive("batch_tokens", batch_tokens)
@@ -207,16 +197,18 @@ class BucketedBatches(_Epochs):
         self.shapes = choose_shapes(counts, positive("num_shapes", num_shapes))
         longest = max(map(max, self.shapes))
         if longest > batch_tokens:
-            raise ValueError(f"`batch_tokens` must hold the longest text, of {longest}. Received: {batch_tokens=}")
+            raise ValueError(f"`batch_tokens` must be at least {longest}, the longest text. Received: {batch_tokens=}")
         self.rows = [_even(batch_tokens // max(shape)) for shape in self.shapes]
-        self.fitting = _fitting(self.shapes, counts.shape)
+        source, target = np.indices(counts.shape)
+        fits = [(source <= shape[0]) & (target <= shape[1]) for shape in self.shapes]
+        self.smallest = np.argmax(fits, axis=0)  # number of the smallest shape that holds a pair, by its lengths
 
-    @functools.lru_cache(maxsize=4)  # noqa: B019, few and small
+    @functools.lru_cache(maxsize=4)  # noqa: B019, a few small entries
     def _plan(self, sample, epoch, block):
-        """Shape and members of each batch of a block: [(shape number, indices of pairs)]."""
+        """Shape and pairs of each batch in a block: [(number of the shape, indices of pairs)]."""
         pairs, rng = self.samples[sample], self._rng(epoch, block)
         order = self._members(sample, block, rng)
-        shape = self.fitting[pairs.sources.lengths(order) + 1, pairs.targets.lengths(order) + 1]
+        shape = self.smallest[pairs.sources.lengths(order) + 1, pairs.targets.lengths(order) + 1]
         waiting = [order[shape == number] for number in range(len(self.shapes))]
         batches = []
         for number, rows in enumerate(self.rows):
@@ -224,14 +216,14 @@ class BucketedBatches(_Epochs):
             larger = self._larger(number)
             full = len(members) // rows * rows if larger else len(members)
             batches += [(number, members[first : first + rows]) for first in range(0, full, rows)]
-            if larger:  # those left over wait for a batch of a larger shape
+            if larger:  # the rest goes into batches of a larger shape
                 waiting[larger] = np.concatenate([waiting[larger], members[full:]])
         if self.shuffle:
             rng.shuffle(batches)
         return batches
 
     def _larger(self, number):
-        """Number of the next shape that also holds what shape `number` holds, or None."""
+        """Number of the next shape that is at least as long on both sides, or None."""
         later = range(number + 1, len(self.shapes))
         return next((n for n in later if np.greater_equal(self.shapes[n], self.shapes[number]).all()), None)
 
@@ -246,14 +238,14 @@ class BucketedBatches(_Epochs):
 
 
 class PackedBatches(_Epochs):
-    """Batches of one shape, with several pairs in each row: hardly any padding, for models with `packed=True`.
+    """Batches of one shape with several pairs in each row, so with hardly any padding; for models with `packed=True`.
 
     Each item is inputs and labels, all (rows, length). The inputs are `source` and `target` as in `BucketedBatches`,
-    and for both `…_segments`, which count the pairs of a row from 1 on and are 0 on padding, and `…_positions`, which
-    begin with 0 in each pair. Which pairs share a row is the same in all epochs; rows are shuffled.
+    and for each side `…_segments`, which number the pairs of a row from 1 (0 is padding), and `…_positions`, which
+    start at 0 in each pair. The same pairs share a row in all epochs; the rows are shuffled.
 
     Args:
-        length: tokens of a row, on each side.
+        length: tokens per row, on each side.
         pairs, batch_tokens, shuffle, seed, copies, worker, num_workers: as in `BucketedBatches`.
 
     >>> import tempfile
@@ -275,30 +267,30 @@ class PackedBatches(_Epochs):
         super().__init__(pairs, shuffle, seed, copies, worker, num_workers)
         longest = max(_length_counts(self.samples).shape) - 1
         if positive("length", length) < longest:
-            raise ValueError(f"`length` must hold the longest text, of {longest} tokens. Received: {length=}")
+            raise ValueError(f"`length` must be at least {longest}, the longest text. Received: {length=}")
         if positive("batch_tokens", batch_tokens) < length:
-            raise ValueError(f"`batch_tokens` must hold a row of {length} tokens. Received: {batch_tokens=}")
+            raise ValueError(f"`batch_tokens` must be at least `length`, {length}. Received: {batch_tokens=}")
         self.shapes, self.rows = [(length, length)], [_even(batch_tokens // length)]
 
-    @functools.lru_cache(maxsize=4)  # noqa: B019, few and small
+    @functools.lru_cache(maxsize=4)  # noqa: B019, a few small entries
     def _plan(self, sample, epoch, block):
-        """Rows of each batch of a block: [[indices of pairs]]."""
+        """Rows of each batch in a block: [[indices of pairs]]."""
         packed, (rows,) = self._packed(sample, block), self.rows
         order = np.arange(len(packed))
         if self.shuffle:
             self._rng(epoch, block).shuffle(order)
         return [[packed[row] for row in order[first : first + rows]] for first in range(0, len(order), rows)]
 
-    @functools.lru_cache(maxsize=4)  # noqa: B019, few and small
+    @functools.lru_cache(maxsize=4)  # noqa: B019, a few small entries
     def _packed(self, sample, block):
-        """Indices of the pairs of each row of a block: each pair goes into the first open row with room for it."""
+        """Indices of the pairs in each row of a block. Each pair goes into the first open row that has room for it."""
         pairs, members = self.samples[sample], self._members(sample, block, self._rng(block))
         needs = np.stack([sequences.lengths(members) + 1 for sequences in (pairs.sources, pairs.targets)], axis=1)
-        rows, room = [], np.zeros((OPEN_ROWS, 2), int)  # of the open rows, which are the last ones
+        rows, room = [], np.zeros((OPEN_ROWS, 2), int)  # the last rows are open; room is left on each of their sides
         for member, need in zip(members.tolist(), needs, strict=True):
             fits = (room >= need).all(1)
             place = int(fits.argmax())
-            if not fits[place]:  # then the oldest is closed
+            if not fits[place]:  # open a new row and close the oldest
                 rows.append([])
                 room = np.concatenate([room[1:], [self.shapes[0]]])
                 place = OPEN_ROWS - 1
@@ -317,22 +309,22 @@ class PackedBatches(_Epochs):
     def _pack(self, sequences, plan):
         """Ids, segments and positions of one side, (rows, length) each."""
         members = np.concatenate(plan)
-        row = np.repeat(np.arange(len(plan)), [len(packed) for packed in plan])  # of each pair
-        first = np.searchsorted(row, row)  # number of the first pair in its row
+        row = np.repeat(np.arange(len(plan)), [len(packed) for packed in plan])  # row of each pair
+        first = np.searchsorted(row, row)  # number of the first pair in that row
         lengths = sequences.lengths(members) + 1
         starts = np.cumsum(lengths) - lengths
-        positions = np.arange(lengths.max())
-        real = positions < lengths[:, None]  # (pairs, longest)
-        places = np.broadcast_to(row[:, None], real.shape)[real], ((starts - starts[first])[:, None] + positions)[real]
-        ids, segments, offsets = np.zeros((3, *self.rows, self.shapes[0][0]), "int32")
-        ids[places] = _with_end(sequences, members, len(positions))[real]
-        segments[places] = np.broadcast_to((np.arange(len(row)) - first + 1)[:, None], real.shape)[real]
-        offsets[places] = np.broadcast_to(positions, real.shape)[real]
-        return ids, segments, offsets
+        pair = np.repeat(np.arange(len(members)), lengths)  # pair of each token
+        token = np.arange(len(pair))
+        places = row[pair], token - starts[first][pair]
+        ids, segments, positions = np.zeros((3, *self.rows, self.shapes[0][0]), "int32")
+        ids[places] = _with_end(sequences, members, lengths.max())[pair, token - starts[pair]]
+        segments[places] = pair - first[pair] + 1
+        positions[places] = token - starts[pair]
+        return ids, segments, positions
 
 
 def shifted(labels):
-    """What the decoder sees: the start token, then the labels but the last, padding where they are padding.
+    """The decoder's input: the start token, then all labels but the last; padding where the labels are padding.
 
     >>> shifted(np.array([[7, 8, 2, 0]]))
     array([[1, 7, 8, 0]], dtype=int32)
@@ -342,10 +334,10 @@ def shifted(labels):
 
 
 def model_inputs(source, labels, packed=False):
-    """What a model sees of ids (rows, source length) and labels (rows, target length), with one pair in each row.
+    """Inputs of a model for ids (rows, source length) and labels (rows, target length), with one pair in each row.
 
     Args:
-        packed: whether the model has `packed=True`, and so wants segments and positions too.
+        packed: whether the model has `packed=True`, which takes segments and positions as well.
 
     >>> inputs = model_inputs(np.array([[7, 2, 0]]), np.array([[8, 2]]), packed=True)
     >>> inputs["target"], inputs["source_segments"], inputs["source_positions"]
@@ -359,7 +351,7 @@ def model_inputs(source, labels, packed=False):
 
 
 def padded(rows, width, count=None):
-    """Lists of ids → (count or as many as there are, width): each with its end token, then padding.
+    """Lists of ids → an array (count, width): each row with its end token, then padding. `count` adds empty rows.
 
     >>> padded([[7, 8], [9]], width=4)
     array([[7, 8, 2, 0],
@@ -372,14 +364,14 @@ def padded(rows, width, count=None):
 
 
 def _with_end(sequences, members, width):
-    """Rows of ids, each with the end token behind it."""
+    """Rows of ids, each followed by the end token."""
     rows = sequences.padded(members, width)
     rows[np.arange(len(members)), sequences.lengths(members)] = END
     return rows
 
 
 def _length_counts(samples):
-    """Counts of pairs by length with the end token, (longest source + 1, longest target + 1)."""
+    """Number of pairs by length, counting the end token: (longest source + 1, longest target + 1)."""
     counts = np.zeros((1, 1), int)
     for pairs in samples:
         for first in range(0, len(pairs), BLOCK):
@@ -391,23 +383,6 @@ def _length_counts(samples):
     return counts
 
 
-def _fitting(shapes, size):
-    """Number of the first shape that holds a pair, by length: (longest source + 1, longest target + 1)."""
-    source, target = np.indices(size)
-    fits = [(source <= shape[0]) & (target <= shape[1]) for shape in shapes]
-    return np.argmax(fits, axis=0)
-
-
 def _even(rows):
-    """A number of rows that accelerators like: a multiple of 8, where there are so many."""
+    """Rounded down to a multiple of 8, for which accelerators are fastest, unless there are fewer."""
     return rows if rows < 8 else rows // 8 * 8
-
-
-def padding_share(batches):
-    """Share of the tokens of an epoch that are padding, on both sides together."""
-    total = padding = 0
-    for index in range(len(batches)):
-        inputs, labels = batches.batch(0, index)
-        for ids in (inputs["source"], labels):
-            total, padding = total + ids.size, padding + int((ids == 0).sum())
-    return padding / total

@@ -16,7 +16,7 @@ import pytest
 from conftest import BACKEND, BYTES, encode, once, random_texts, texts_of
 
 from keras_tfm import batches as module
-from keras_tfm.batches import BucketedBatches, PackedBatches, choose_shapes, padding_share
+from keras_tfm.batches import BucketedBatches, PackedBatches, choose_shapes
 from keras_tfm.data import ParallelFiles, TokenPairs
 from keras_tfm.text import END, START, train_tokenizer
 
@@ -80,18 +80,21 @@ KINDS = {
     "many shapes": functools.partial(BucketedBatches, num_shapes=40),
     "packed": functools.partial(PackedBatches, length=40),
 }
-EVERY_KIND = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+
+
+def every_kind(test):
+    return once(pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)(test))
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-@EVERY_KIND
+@every_kind
 def test_every_pair_comes_once_in_an_epoch_and_unpacked_as_it_was(make, shuffle, pairs):
     batches = make(pairs, 160, shuffle=shuffle)
     for epoch in (0, 7):
         assert sorted(contents(batches, epoch)) == sorted(texts_of(pairs))
 
 
-@EVERY_KIND
+@every_kind
 def test_only_shapes_and_rows_that_were_announced_occur(make, pairs):
     batches = make(pairs, 160)
     announced = {(rows, *shape) for rows, shape in zip(batches.rows, batches.shapes, strict=True)}
@@ -102,7 +105,7 @@ def test_only_shapes_and_rows_that_were_announced_occur(make, pairs):
 
 
 @pytest.mark.parametrize("batch_tokens", [60, 1000, 100_000])
-@EVERY_KIND
+@every_kind
 def test_batches_hold_so_many_tokens_and_not_many_fewer(make, batch_tokens, pairs):
     batches = make(pairs, batch_tokens)
     for rows, shape in zip(batches.rows, batches.shapes, strict=True):
@@ -111,7 +114,7 @@ def test_batches_hold_so_many_tokens_and_not_many_fewer(make, batch_tokens, pair
     assert sorted(contents(batches)) == sorted(texts_of(pairs))
 
 
-@EVERY_KIND
+@every_kind
 def test_batches_are_a_function_of_seed_epoch_and_index(make, pairs, folder):
     batches, again = make(pairs, 160, seed=5), make(TokenPairs(folder), 160, seed=5)
     expected = [epoch_of(batches, epoch) for epoch in range(3)]
@@ -122,14 +125,14 @@ def test_batches_are_a_function_of_seed_epoch_and_index(make, pairs, folder):
     assert all(equal(batches[index], expected[0][index]) for index in range(len(batches)))
 
 
-@EVERY_KIND
+@every_kind
 def test_without_shuffling_all_epochs_and_seeds_are_the_same(make, pairs):
     batches = make(pairs, 160, shuffle=False)
     assert equal(epoch_of(batches, 0), epoch_of(batches, 3))
     assert equal(epoch_of(batches, 0), epoch_of(make(pairs, 160, shuffle=False, seed=9), 0))
 
 
-@EVERY_KIND
+@every_kind
 def test_repeating_goes_through_the_epochs_from_any_batch_on(make, pairs):
     batches = make(pairs, 160)
     for first in (0, 1, len(batches) - 1, 2 * len(batches) + 3):
@@ -139,8 +142,8 @@ def test_repeating_goes_through_the_epochs_from_any_batch_on(make, pairs):
 
 
 @pytest.mark.parametrize("copies", [1, 2])
-@pytest.mark.parametrize("num_workers", [2, 3, 4])
-@EVERY_KIND
+@pytest.mark.parametrize("num_workers", [3, 4])
+@every_kind
 def test_workers_share_the_rows_of_each_global_batch(make, num_workers, copies, pairs):
     whole = make(pairs, 160, copies=copies)
     shares = [make(pairs, 160, copies=copies, worker=worker, num_workers=num_workers) for worker in range(num_workers)]
@@ -155,16 +158,16 @@ def test_workers_share_the_rows_of_each_global_batch(make, num_workers, copies, 
                 assert not ours[len(theirs) :].any() and len(ours) - len(theirs) < num_workers
 
 
-@EVERY_KIND
+@every_kind
 def test_copies_come_behind_each_other(make, pairs):
-    once, twice = make(pairs, 160), make(pairs, 160, copies=2)
-    assert len(once) == len(twice) and twice.mean_tokens() == 2 * once.mean_tokens()
-    for single, double in zip(epoch_of(once, 1), epoch_of(twice, 1), strict=True):
+    single, twice = make(pairs, 160), make(pairs, 160, copies=2)
+    assert len(single) == len(twice) and twice.mean_tokens() == 2 * single.mean_tokens()
+    for single, double in zip(epoch_of(single, 1), epoch_of(twice, 1), strict=True):
         for x, copies in zip(*map(keras.tree.flatten, (single, double)), strict=True):
             np.testing.assert_array_equal(copies, np.concatenate([x, x]))
 
 
-@EVERY_KIND
+@every_kind
 def test_samples_are_taken_in_turn(make, block, tmp_path):
     texts = [random_texts(120, seed=seed) for seed in range(3)]
     samples = [encode(sample, tmp_path / str(n)) for n, sample in enumerate(texts)]
@@ -174,13 +177,13 @@ def test_samples_are_taken_in_turn(make, block, tmp_path):
         assert set(seen) <= set(sample) and len(set(seen)) == len(seen) > 80  # the longer ones lose a few batches
 
 
-@EVERY_KIND
+@every_kind
 def test_mean_tokens_is_the_mean_of_the_labels_that_are_not_padding(make, pairs):
     batches = make(pairs, 160)
     assert np.isclose(batches.mean_tokens(), np.mean([(labels > 0).sum() for _, labels in epoch_of(batches)]))
 
 
-@EVERY_KIND
+@every_kind
 def test_one_pair_is_enough(make, tmp_path):
     batches = make(encode([("ab", "c")], tmp_path), 4096)
     assert len(batches) == 1 and contents(batches, 3) == [("ab", "c")]
@@ -188,6 +191,7 @@ def test_one_pair_is_enough(make, tmp_path):
         batches.batch(0, 1)
 
 
+@once
 def test_each_shape_is_for_pairs_that_need_it(pairs):
     """But for those left over, a pair is never in a larger shape than it must be."""
     batches = BucketedBatches(pairs, 160, num_shapes=4)
@@ -204,8 +208,7 @@ def test_each_shape_is_for_pairs_that_need_it(pairs):
 
 
 @once
-@pytest.mark.parametrize("longest", [5, 40, 128, 129, 300])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed, longest", enumerate([5, 40, 128, 129, 300]))
 def test_more_shapes_never_give_more_padding(seed, longest):
     rng = np.random.default_rng(seed)
     counts = rng.integers(0, 3, (longest + 1, longest + 1)) * (rng.random((longest + 1, longest + 1)) < 0.3)
@@ -224,6 +227,12 @@ def test_more_shapes_never_give_more_padding(seed, longest):
     assert tokens(by_number[14]) < tokens(by_number[1])
 
 
+def padding_share(batches):
+    ids = [ids for inputs, labels in epoch_of(batches) for ids in (inputs["source"], labels)]
+    return sum((x == 0).sum() for x in ids) / sum(x.size for x in ids)
+
+
+@once
 def test_batches_of_more_shapes_have_less_padding_and_packed_ones_hardly_any(tmp_path):
     pairs = encode(random_texts(800), tmp_path)
     shares = [padding_share(BucketedBatches(pairs, 300, num_shapes=number)) for number in (1, 4)]
@@ -240,6 +249,7 @@ def multi30k(folder):
     return encode(pairs, folder, tokenizer)
 
 
+@once
 @pytest.mark.parametrize("make", [BucketedBatches, PackedBatches])
 def test_little_of_multi30k_is_padding(make, tmp_path_factory):
     pairs = multi30k(tmp_path_factory.getbasetemp() / "multi30k")
@@ -431,14 +441,15 @@ def lopsided(pairs):
     return encode([("a" * 50, "b"), ("a" * 30, "b" * 30), ("a", "b" * 50)], folder)
 
 
+@once
 @pytest.mark.parametrize(
     "make, words",
     [
         (lambda pairs: BucketedBatches(pairs, 0), ["`batch_tokens` must be a positive integer", "batch_tokens=0"]),
-        (lambda pairs: BucketedBatches(pairs, 10), ["`batch_tokens` must hold the longest", "batch_tokens=10"]),
+        (lambda pairs: BucketedBatches(pairs, 10), ["`batch_tokens` must be at least", "batch_tokens=10"]),
         (
             lambda pairs: BucketedBatches(lopsided(pairs), 40),
-            ["`batch_tokens` must hold the longest", "batch_tokens=40"],
+            ["`batch_tokens` must be at least", "batch_tokens=40"],
         ),
         (lambda pairs: BucketedBatches(pairs, num_shapes=0), ["`num_shapes` must be a positive", "num_shapes=0"]),
         (lambda pairs: BucketedBatches(pairs, copies=0), ["`copies` must be a positive", "copies=0"]),
@@ -446,9 +457,12 @@ def lopsided(pairs):
         (lambda pairs: BucketedBatches(pairs, worker=2, num_workers=2), ["`worker` must be one of", "worker=2"]),
         (lambda pairs: BucketedBatches(pairs, worker=-1), ["`worker` must be one of", "worker=-1"]),
         (lambda pairs: BucketedBatches([]), ["`pairs` must be `TokenPairs` or a list", "pairs=[]"]),
-        (lambda pairs: PackedBatches(pairs, length=10), ["`length` must hold the longest", "length=10"]),
+        (lambda pairs: PackedBatches(pairs, length=10), ["`length` must be at least", "length=10"]),
         (lambda pairs: PackedBatches(pairs, length=0), ["`length` must be a positive", "length=0"]),
-        (lambda pairs: PackedBatches(pairs, 100), ["`batch_tokens` must hold a row of 128", "batch_tokens=100"]),
+        (
+            lambda pairs: PackedBatches(pairs, 100),
+            ["`batch_tokens` must be at least `length`, 128", "batch_tokens=100"],
+        ),
     ],
 )
 def test_bad_arguments(make, words, tmp_path):
