@@ -106,7 +106,10 @@ def fingerprint(pairs):
 
 def _count_and_hash(pairs):
     digest, count = hashlib.sha256(), 0
-    for source, target in pairs:
+    for pair in pairs:
+        if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(side, str) for side in pair)):
+            raise ValueError(f"`pairs` must be pairs of strings, (source, target). Received: {pair!r} among them")
+        source, target = pair
         count += 1
         digest.update(f"{len(source)} {len(target)} {source}{target}".encode("utf-8", "surrogatepass"))
     return count, digest.hexdigest()

@@ -1,7 +1,6 @@
 """From pairs of texts to a trained translator, in the folder of a run."""
 
 import dataclasses
-import hashlib
 import itertools
 import math
 import pathlib
@@ -97,18 +96,11 @@ def train(pairs, folder, recipe="default", valid=None, say=print, **changes):
 
 
 def fingerprint(pairs):
-    """A string that changes with the texts, whatever holds them."""
-    if isinstance(pairs, data.ParallelFiles):
-        return pairs.fingerprint
+    """A hash of the texts; refuses pairs that can be read only once, or that are none."""
     check("pairs", pairs, iter(pairs) is not pairs, "a list, or anything else that can be iterated over several times")
     if next(iter(pairs), None) is None:
         raise ValueError("`pairs` must not be empty. Received: no pairs")
-    digest = hashlib.sha256()
-    for pair in pairs:
-        if not (isinstance(pair, (tuple, list)) and [type(text) for text in pair] == [str, str]):
-            raise ValueError(f"`pairs` must be pairs of strings, (source, target). Received: {pair!r} among them")
-        digest.update(repr(tuple(pair)).encode())
-    return digest.hexdigest()
+    return data.fingerprint(pairs)
 
 
 def earlier_choices(folder, recipe, texts):

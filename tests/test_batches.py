@@ -162,8 +162,8 @@ def test_workers_share_the_rows_of_each_global_batch(make, num_workers, copies, 
 def test_copies_come_behind_each_other(make, pairs):
     single, twice = make(pairs, 160), make(pairs, 160, copies=2)
     assert len(single) == len(twice) and twice.mean_tokens() == 2 * single.mean_tokens()
-    for single, double in zip(epoch_of(single, 1), epoch_of(twice, 1), strict=True):
-        for x, copies in zip(*map(keras.tree.flatten, (single, double)), strict=True):
+    for batch, double in zip(epoch_of(single, 1), epoch_of(twice, 1), strict=True):
+        for x, copies in zip(*map(keras.tree.flatten, (batch, double)), strict=True):
             np.testing.assert_array_equal(copies, np.concatenate([x, x]))
 
 
@@ -208,7 +208,7 @@ def test_each_shape_is_for_pairs_that_need_it(pairs):
 
 
 @once
-@pytest.mark.parametrize("seed, longest", enumerate([5, 40, 128, 129, 300]))
+@pytest.mark.parametrize("seed, longest", list(enumerate([5, 40, 128, 129, 300])))
 def test_more_shapes_never_give_more_padding(seed, longest):
     rng = np.random.default_rng(seed)
     counts = rng.integers(0, 3, (longest + 1, longest + 1)) * (rng.random((longest + 1, longest + 1)) < 0.3)

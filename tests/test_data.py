@@ -282,6 +282,8 @@ def test_silence_and_a_progress_bar(kind, tmp_path, capfd, monkeypatch):
     [
         (lambda: encode([("a", "b")], "x", max_length=0), ["`max_length` must be a positive", "max_length=0"]),
         (lambda: encode([("a", "b")], "x", sampling=2), ["`sampling` must be", "sampling=2"]),
+        (lambda: encode(["ab"], "x"), ["`pairs` must be pairs of strings, (source, target)", "'ab' among them"]),
+        (lambda: encode([("a", b"b")], "x"), ["`pairs` must be pairs of strings", "('a', b'b')"]),
         (lambda: TokenPairs("no/such"), ["`folder` must be one that `encode_pairs` wrote", "'no/such'"]),
     ],
 )
