@@ -198,7 +198,7 @@ def as_marian(model):
 
     for side in ("encoder", "decoder"):
         for number in range(layers):
-            block, name = model.get_layer(f"{side}_{number}"), f"model.{side}.layers.{number}"
+            block, name = getattr(model, side).blocks[number], f"model.{side}.layers.{number}"
             attention(f"{name}.self_attn", block.attention)
             norm(f"{name}.self_attn_layer_norm", block.attention_residual)
             if side == "decoder":
@@ -208,9 +208,9 @@ def as_marian(model):
             dense(f"{name}.fc2", block.feed_forward.outer, (-1, dim), (-1,))
             norm(f"{name}.final_layer_norm", block.feed_forward_residual)
         put(f"model.{side}.embed_positions.weight", sinusoids(np.arange(512), dim))
-        put(f"model.{side}.embed_tokens.weight", model.get_layer("embedding").embeddings)
+        put(f"model.{side}.embed_tokens.weight", model.source_embedding.embeddings)
     for name in ("model.shared.weight", "lm_head.weight"):
-        put(name, model.get_layer("embedding").embeddings)
+        put(name, model.target_embedding.embeddings)
     marian.load_state_dict(state)
     return marian
 

@@ -18,7 +18,7 @@ import keras
 
 from keras_tfm import data, text, training
 from keras_tfm.batches import BucketedBatches, PackedBatches
-from keras_tfm.models import PRESETS, transformer
+from keras_tfm.models import transformer
 
 KINDS = {
     "14 shapes": lambda pairs: BucketedBatches(pairs, 4096),
@@ -66,7 +66,7 @@ def served(batches):
 def trained(pairs, tokenizer, steps):
     """Target tokens a second of training, once all shapes are compiled."""
     batches = BucketedBatches(pairs, 4096, num_shapes=1)
-    model = transformer(tokenizer.vocab_size, **PRESETS["tiny"])
+    model = transformer(tokenizer.vocab_size, preset="tiny")
     model.compile("adam", training.SmoothedCrossentropy())
     speed = training.TokensPerSecond(batches.mean_tokens())
     model.fit(batches.repeat(), steps_per_epoch=steps + 1, shuffle=False, callbacks=[speed])

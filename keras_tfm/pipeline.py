@@ -184,8 +184,9 @@ def serve(encoded, recipe, **options):
 
 def build(tokenizers, recipe):
     """The Transformer of a recipe, for these tokenizers."""
-    sizes = [tokenizer.vocab_size for tokenizer in tokenizers]
-    return transformer(*sizes, dtype=recipe.precision, **PRESETS[recipe.preset] | recipe.model_options)
+    vocab_size, *target = [tokenizer.vocab_size for tokenizer in tokenizers]
+    options = recipe.model_options | ({"target_vocab_size": target[0]} if target else {})
+    return transformer(vocab_size, recipe.preset, dtype=recipe.precision, **options)
 
 
 def compile_model(model, recipe, machine):

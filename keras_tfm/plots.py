@@ -71,16 +71,16 @@ def translation_map(translator, text, path, layer=-1, mean=False):
     from keras_tfm.recording import record_attention
 
     model = translator.models[0]
-    names = [layer.name for layer in model.layers if layer.name.startswith("decoder_") and hasattr(layer, "attention")]
-    if not -len(names) <= layer < len(names):
-        raise ValueError(f"`layer` must be one of {-len(names)} … {len(names) - 1}. Received: {layer=}")
+    blocks = model.decoder.blocks
+    if not -len(blocks) <= layer < len(blocks):
+        raise ValueError(f"`layer` must be one of {-len(blocks)} … {len(blocks) - 1}. Received: {layer=}")
     if not text.strip():
         raise ValueError(f"`text` must not be blank. Received: {text=}")
     (translation,) = translator([text])
     (source,), (target,) = translator.source_tokenizer.encode([text]), translator.target_tokenizer.encode([translation])
     with record_attention() as maps:
         model(model_inputs(*(padded([ids], len(ids) + 1) for ids in (source, target)), model.arguments.get("packed")))
-    weights = maps[model.get_layer(names[layer]).memory_attention.path][0][0]  # (heads, target, source)
+    weights = maps[blocks[layer].memory_attention.path][0][0]  # (heads, target, source)
     weights = weights.mean(0, keepdims=True) if mean else weights
     labels = [
         [piece.replace("▁", " ").strip() or "␣" for piece in tokenizer.pieces(string)] + ["end"]

@@ -1,26 +1,24 @@
-"""Attention maps of any model, while it runs."""
+"""Attention maps of any model, recorded while it runs."""
 
 import contextlib
 import contextvars
-import threading
 import warnings
 
+import keras
+import numpy as np
 from keras import ops
 
-_COMPILED = {"run_eagerly": True, "train_function": None, "test_function": None, "predict_function": None}
-_lock, _before = threading.Lock(), {}  # model's id → number of contexts that name it, and its state before the first
-_captures = contextvars.ContextVar("attention maps as tensors, one dict for each context", default=())
-_recordings = contextvars.ContextVar("attention maps, one dict for each context", default=())
+_captures = contextvars.ContextVar("attention maps as tensors: one dict per open context", default=())
+_recordings = contextvars.ContextVar("attention maps as arrays: one dict per open context", default=())
 
 
 @contextlib.contextmanager
-def record_attention(*models):
-    """Collects the maps of all attention layers that run inside the context, in any model, which stays as it is.
+def record_attention():
+    """Records the maps of all attention layers that this thread calls inside the context, in any model.
 
-    Gives a dict: path of the layer → a list of arrays (batch, heads, query, key), one for each call. Name the models
-    whose `predict` and `evaluate` are to be recorded, beside plain calls; they run eagerly meanwhile. Several threads
-    may record the models of this package, each its own calls. Other models must not run in another thread when a
-    context that names them begins or ends.
+    Gives a dict from the path of each layer to a list of arrays (batch, heads, query, key), one per call. Call the
+    model itself: `predict`, `evaluate` and `fit` compile it, and compiled layers cannot be recorded. For many rows
+    there is `attention_maps`.
 
     >>> from keras_tfm.layers import MultiHeadSelfAttention
     >>> layer = MultiHeadSelfAttention(num_heads=2, name="attention")
@@ -30,41 +28,42 @@ def record_attention(*models):
     (1, 2, 3, 3)
     """
     maps = {}
-    token = _recordings.set((*_recordings.get(), (maps, bool(models))))
+    token = _recordings.set((*_recordings.get(), maps))
     try:
-        with contextlib.ExitStack() as stack:
-            for model in models:
-                stack.enter_context(_eager(model))
-            yield maps
-        if not maps:
-            warnings.warn("No attention layer ran eagerly: name the model in `record_attention(model)`.", stacklevel=3)
+        yield maps
     finally:
         _recordings.reset(token)
+    if not maps:
+        warnings.warn("No attention was recorded: call the model itself, `model(x)`, in the context.", stacklevel=3)
 
 
-@contextlib.contextmanager
-def _eager(model):
-    """`predict` and `evaluate` of a model run eagerly, until the last of these contexts ends, in whatever thread."""
-    idle = getattr(model, "running", contextlib.nullcontext())  # so that no function is replaced between look and call
-    with idle, _lock:
-        count, before = _before.get(id(model), (0, {name: getattr(model, name) for name in _COMPILED}))
-        _before[id(model)] = count + 1, before
-        for name, value in () if count else _COMPILED.items():
-            setattr(model, name, value)
-    try:
-        yield
-    finally:
-        with idle, _lock:
-            count, before = _before.pop(id(model))
-            if count > 1:
-                _before[id(model)] = count - 1, before
-            for name, value in () if count > 1 else before.items():
-                setattr(model, name, value)
+def attention_maps(model, inputs, batch_size=32):
+    """The attention maps of a model for many rows of inputs, computed batch by batch.
+
+    Args:
+        model: any model with attention layers of this package; each layer must run once per call.
+        inputs: an array, or a list or dict of arrays, as for `model.predict`.
+        batch_size: number of rows per call of the model.
+
+    Returns:
+        a dict from the path of each attention layer to an array (rows, heads, query, key).
+
+    >>> from keras_tfm.models import encoder_classifier
+    >>> maps = attention_maps(encoder_classifier(9, 2, num_layers=1, model_dim=8, num_heads=2), np.ones((3, 5)), 2)
+    >>> maps["encoder/encoder_0/attention"].shape
+    (3, 2, 5, 5)
+    """
+    rows = len(keras.tree.flatten(inputs)[0])
+    # Keras on JAX moves the weights out of a model while `fit` or `predict` runs in another thread.
+    with getattr(model, "running", contextlib.nullcontext()), record_attention() as maps:
+        for first in range(0, rows, batch_size):
+            model(keras.tree.map_structure(lambda x: x[first : first + batch_size], inputs))  # noqa: B023
+    return {path: np.concatenate(calls) for path, calls in maps.items()}
 
 
 @contextlib.contextmanager
 def capture_attention():
-    """Collects the maps of attention layers as tensors, for use inside of the same compiled function."""
+    """Collects the maps of attention layers as tensors, for use within the same compiled function."""
     maps = {}
     token = _captures.set((*_captures.get(), maps))
     try:
@@ -74,24 +73,22 @@ def capture_attention():
 
 
 def record(path, weights):
-    """Keeps the weights (batch, heads, query, key) of a layer, if anyone is recording."""
+    """Adds the weights (batch, heads, query, key) of a layer to all open contexts."""
     for maps in _captures.get():
         maps.setdefault(path, []).append(weights)
     if not _recordings.get():
         return
     try:
         weights = ops.convert_to_numpy(weights)
-    except Exception as error:  # each backend has its own for a tensor without a value
-        if any(named for _, named in _recordings.get()):  # Keras tries a model out before it runs it eagerly
-            return
+    except Exception as error:  # each backend raises its own for a symbolic tensor
         raise RuntimeError(
-            "`record_attention` needs layers that run eagerly: call the model itself, or name the model in "
-            f"`record_attention(model)` before `model.predict`. Received: a compiled call of {path!r}"
+            "`record_attention` needs layers that run eagerly: call the model itself, `model(x)`, not `predict` or "
+            f"another compiled function. Received: a compiled call of {path!r}"
         ) from error
-    for maps, _ in _recordings.get():
+    for maps in _recordings.get():
         maps.setdefault(path, []).append(weights)
 
 
 def recording():
-    """Whether anyone is."""
+    """Whether a context of this thread is open."""
     return bool(_recordings.get() or _captures.get())

@@ -367,7 +367,7 @@ def _average_of_last(folder, count):
     config, state = read_config(folder), _read_state(folder)
     with files.reading(folder / "config.json", START_OVER):
         # float32 for decoding, whatever the precision of training
-        model = keras_tfm.models.SequenceModel.from_config(config["model"] | {"dtype": "float32"})
+        model = keras_tfm.models.Transformer.from_config(config["model"] | {"dtype": "float32"})
     found = [(int(path.stem), path) for path in checkpoints(folder)]
     if state["step"] > max((step for step, _ in found), default=0):
         found.append((state["step"], folder / "state.npz"))

@@ -39,9 +39,9 @@ class Translator:
     one by one. A line of more than `max_length` tokens is split into sentences, and a sentence that is still too long
     is truncated, with a warning that says by how much.
 
-    >>> from keras_tfm.models import PRESETS, transformer
+    >>> from keras_tfm.models import transformer
     >>> tokenizer = text.ByteTokenizer()
-    >>> translator = Translator(transformer(tokenizer.vocab_size, **PRESETS["tiny"]), tokenizer, beams=2)
+    >>> translator = Translator(transformer(tokenizer.vocab_size, preset="tiny"), tokenizer, beams=2)
     >>> len(translator(["one text", "", "and another"]))
     3
     """

@@ -242,7 +242,7 @@ def test_head_modes_have_the_matrices_written_out():
 def test_a_narrow_head_sees_its_chunk_only():
     layer = cached_layer(heads="narrow")
     chunk = ops.convert_to_tensor(X)
-    (gradient,) = gradients(lambda x: layer.project(layer.query_dense, x)[:, :, 1], chunk)
+    (gradient,) = gradients(lambda x: layer.project(x, layer.query_dense)[0][:, :, 1], chunk)
     assert (gradient[..., 4:8] != 0).all() and (np.delete(gradient, np.s_[4:8], axis=-1) == 0).all()
 
 

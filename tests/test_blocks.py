@@ -15,7 +15,9 @@ from keras_tfm.layers import (
     MultiHeadAttention,
     MultiHeadSelfAttention,
     PositionalEncoding,
+    TransformerDecoder,
     TransformerDecoderBlock,
+    TransformerEncoder,
     TransformerEncoderBlock,
 )
 from keras_tfm.layers.attention import HEADS, MIXINGS
@@ -49,6 +51,13 @@ LAYERS = {
         lambda **kw: TransformerDecoderBlock(2, 16, keras.activations.silu, **INITIALIZERS, **kw),
         2,
     ),
+    "encoder": (
+        lambda **kw: TransformerEncoder(
+            2, 2, 16, positions="learned", positions_in="every_layer", positions_combine="concat", max_length=9, **kw
+        ),
+        1,
+    ),
+    "decoder": (lambda **kw: TransformerDecoder(1, 2, 16, norm_first=True, norm="rms", **INITIALIZERS, **kw), 2),
     "decoder block without memory": (lambda **kw: TransformerDecoderBlock(2, 16, positions="alibi", **kw), 1),
 }
 

@@ -358,7 +358,7 @@ def test_attention_of_a_step_is_that_of_the_last_block(model):
     targets = np.array([[START, 4, 5], [START, 6, 3], [START, 7, 7]])
     with record_attention() as maps:
         model({"source": TEXTS, "target": targets})
-    (expected,) = maps[model.get_layer("decoder_1").memory_attention.path]
+    (expected,) = maps[model.decoder.blocks[1].memory_attention.path]
     cache = model.start(TEXTS, 3)
     for position in range(3):
         tokens = targets[:, position : position + 1]

@@ -38,7 +38,7 @@ ORDER = [
     "flags",
     "cli",
 ]
-LAYERS = ["masks", "positions", "attention", "blocks"]
+LAYERS = ["masks", "positions", "attention", "blocks", "stacks"]
 
 
 def imported(file):

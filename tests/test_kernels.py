@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_tfm import export, kernels
 from keras_tfm.layers import FeedForward, MultiHeadSelfAttention
-from keras_tfm.models.transformer import TokenEmbedding
+from keras_tfm.models.transformers import TokenEmbedding
 from keras_tfm.translator import Translator
 
 OF_FEW = {

@@ -16,15 +16,16 @@ MODEL = {name: field for name, field in FIELDS.items() if field.metadata["group"
 
 def parameters():
     """Arguments of the model: name → default."""
-    from keras_tfm.layers import MultiHeadAttention, MultiHeadSelfAttention, TransformerEncoderBlock
-    from keras_tfm.models.transformer import Stack, transformer
+    from keras_tfm import layers
+    from keras_tfm.models import Transformer
 
-    makers = MultiHeadAttention, MultiHeadSelfAttention, TransformerEncoderBlock, Stack, transformer
+    makers = layers.MultiHeadAttention, layers.MultiHeadSelfAttention, layers.TransformerEncoderBlock
+    makers += layers.TransformerEncoder, Transformer
     return {name: p.default for maker in makers for name, p in inspect.signature(maker).parameters.items()}
 
 
 def test_model_options_are_the_arguments_of_the_builder_and_of_its_layers():
-    others = {"name", "dtype", "block", "options", "kwargs", "vocab_size", "target_vocab_size", "causal"}
+    others = {"name", "dtype", "flat", "options", "kwargs", "vocab_size", "target_vocab_size", "causal"}
     assert {*parameters()} - others - {"preset"} == {*MODEL}
 
 
@@ -44,8 +45,7 @@ def test_words_are_those_of_the_layers():
     from keras_tfm.layers import SCORES
     from keras_tfm.layers.attention import HEADS, MIXINGS
     from keras_tfm.layers.blocks import GATES, NORMS
-    from keras_tfm.layers.positions import SCHEMES
-    from keras_tfm.models.transformer import ENCODINGS
+    from keras_tfm.layers.positions import ENCODINGS, SCHEMES
 
     words = {"score": SCORES, "heads": HEADS, "mixing": MIXINGS, "norm": NORMS}
     words["positions"] = [*ENCODINGS, *(scheme for scheme in SCHEMES if scheme)]

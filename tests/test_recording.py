@@ -3,19 +3,19 @@ from concurrent.futures import ThreadPoolExecutor
 import keras
 import numpy as np
 import pytest
-from conftest import BYTES, SIZES, array, assert_close, compiled, normal, spread
+from conftest import BYTES, SIZES, assert_close, compiled, normal, spread
 from keras import ops
 
 from keras_tfm.layers import MultiHeadSelfAttention, TransformerDecoderBlock, TransformerEncoderBlock
 from keras_tfm.models import transformer
-from keras_tfm.recording import record_attention
+from keras_tfm.recording import attention_maps, record_attention
 from keras_tfm.translator import Translator
 
 X = normal(2, 6, 16)
 
 
 def test_recording_nothing_is_said():
-    with pytest.warns(UserWarning, match="No attention layer ran eagerly"), record_attention():
+    with pytest.warns(UserWarning, match="No attention was recorded"), record_attention():
         pass
 
 
@@ -28,8 +28,8 @@ def translator():
     return keras.Model([source, target], TransformerDecoderBlock(2, 16, name="decoder")(x, memory))
 
 
-@pytest.mark.parametrize("by_predict", [False, True])
-def test_maps_of_every_layer_of_a_model(by_predict):
+@pytest.mark.parametrize("in_batches", [False, True])
+def test_maps_of_every_layer_of_a_model(in_batches):
     model = translator()
     model.compile(jit_compile=True)
     rng = np.random.default_rng(0)
@@ -37,39 +37,27 @@ def test_maps_of_every_layer_of_a_model(by_predict):
     inputs[0][:, 5:] = 0
     before = model.predict(inputs, verbose=0)
     compiled_function = model.predict_function
-    with record_attention(model) as maps:
-        recorded = model.predict(inputs, batch_size=2, verbose=0) if by_predict else array(model(inputs))
-    assert_close(recorded, before)
-    assert set(maps) == {"encoder/attention", "decoder/attention", "decoder/memory_attention"}
-    rows = [2, 1] if by_predict else [3]
+    if in_batches:
+        maps = attention_maps(model, inputs, batch_size=2)
+    else:
+        with record_attention() as recorded:
+            assert_close(model(inputs), before)
+        assert {len(calls) for calls in recorded.values()} == {1}
+        maps = {path: calls[0] for path, calls in recorded.items()}
     shapes = {"encoder/attention": (7, 7), "decoder/attention": (4, 4), "decoder/memory_attention": (4, 7)}
-    for path, shape in shapes.items():
-        assert [x.shape for x in maps[path]] == [(batch, 2, *shape) for batch in rows]
-        assert_close(maps[path][0].sum(-1)[:, :, :4], np.ones((rows[0], 2, 4)))
-    assert (maps["decoder/memory_attention"][0][..., 5:] == 0).all()
+    assert {path: weights.shape for path, weights in maps.items()} == {p: (3, 2, *s) for p, s in shapes.items()}
+    for weights in maps.values():
+        assert_close(weights.sum(-1)[:, :, :4], np.ones((3, 2, 4)))
+    assert (maps["decoder/memory_attention"][..., 5:] == 0).all()
     assert model.predict_function is compiled_function and not model.run_eagerly
     assert_close(model.predict(inputs, verbose=0), before)
 
 
-def test_recording_sees_evaluate_and_reaches_every_context():
-    model = translator()
-    model.compile(loss="mse")
-    inputs, targets = [np.ones((3, 7), "int32"), np.ones((3, 4), "int32")], np.zeros((3, 4, 8))
-    before = model.evaluate(inputs, targets, verbose=0)
-    with record_attention() as outer, record_attention(model) as inner:
-        assert_close(model.evaluate(inputs, targets, verbose=0), before)
-    assert set(inner) == {"encoder/attention", "decoder/attention", "decoder/memory_attention"}
-    assert outer.keys() == inner.keys()
-
-
-def test_recording_sees_the_first_evaluate_and_leaves_no_trace():
-    model = translator()
-    model.compile("sgd", "mse")
-    inputs, targets = [np.ones((3, 7), "int32"), np.ones((3, 4), "int32")], np.zeros((3, 4, 8))
-    with record_attention(model) as maps:
-        model.evaluate(inputs, targets, verbose=0)
-        model.fit(inputs, targets, verbose=0)
-    assert maps["encoder/attention"] and model.train_function is None and not model.run_eagerly
+def test_recording_reaches_every_context():
+    layer = MultiHeadSelfAttention(2, name="attention")
+    with record_attention() as outer, record_attention() as inner:
+        layer(X)
+    assert outer.keys() == inner.keys() == {"attention"}
 
 
 def test_recording_says_so_when_it_cannot_see():
@@ -100,13 +88,11 @@ def test_threads_record_and_translate_with_one_model():
     (model,) = translator.models
     ids = {name: np.random.default_rng(0).integers(3, 50, (4, 6)) for name in ("source", "target")}
     texts = ["a dog", "cats"]
-    expected = model.predict(ids, verbose=0), translator(texts)
+    expected = model.predict(ids, verbose=0), translator(texts), attention_maps(model, ids)
     program = model.predict_function
 
     def record():
-        with record_attention(model) as maps:
-            found = [model.predict(ids, batch_size=2, verbose=0) for _ in range(3)]
-        return found, maps
+        return [attention_maps(model, ids, batch_size=2) for _ in range(3)]
 
     def translate():
         return [translator(texts) for _ in range(10)]
@@ -115,10 +101,10 @@ def test_threads_record_and_translate_with_one_model():
         return [model.predict(ids, verbose=0) for _ in range(5)]
 
     first, second, translations, predictions = in_threads(record, record, translate, predict)
-    for found, maps in (first, second):
-        for logits in found:
-            assert_close(logits, expected[0])
-        assert {len(calls) for calls in maps.values()} == {6}
+    for maps in (*first, *second):
+        assert maps.keys() == expected[2].keys()
+        for path, weights in maps.items():
+            assert_close(weights, expected[2][path])
     assert translations == [expected[1]] * 10
     for logits in predictions:
         assert_close(logits, expected[0])

@@ -63,7 +63,7 @@ def _spec(model, specs):
     counts = {"encoder": layers, "decoder": model.arguments.get("num_decoder_layers") or layers}
     spec = specs.TransformerSpec.from_config(
         tuple(counts.values()),
-        model.get_layer("encoder_0").attention.num_heads,
+        model.encoder.blocks[0].attention.num_heads,
         pre_norm=norm_first,
         activation=getattr(specs.common_spec.Activation, options["activation"].upper()),
     )
@@ -83,18 +83,17 @@ def _spec(model, specs):
         to.gamma, to.beta = _array(layer.gamma), _array(layer.beta)
 
     for side, count in counts.items():
-        to, separate = getattr(spec, side), {"encoder": "source_embedding", "decoder": "target_embedding"}[side]
-        name = separate if model.arguments.get("target_vocab_size") else "embedding"
-        table = _array(model.get_layer(name).embeddings)
+        to, stack = getattr(spec, side), getattr(model, side)
+        table = _array((model.source_embedding if side == "encoder" else model.target_embedding).embeddings)
         embeddings = to.embeddings[0] if side == "encoder" else to.embeddings
         embeddings.weight = table
-        positions = model.get_layer(f"{side}_positions_0")
+        positions = stack.encodings[0]
         length = positions.max_length or 1024
         to.position_encodings.encodings = _array(positions(np.zeros((1, length, table.shape[1]), "float32")))[0]
         if norm_first:
-            norm(to.layer_norm, model.get_layer(f"{side}_norm"))
+            norm(to.layer_norm, stack.norm)
         for number in range(count):
-            block, layer = model.get_layer(f"{side}_{number}"), to.layer[number]
+            block, layer = stack.blocks[number], to.layer[number]
             own = block.attention
             linear(layer.self_attention.linear[0], own.query_dense, own.key_dense, own.value_dense)
             linear(layer.self_attention.linear[1], own.output_dense)

@@ -1,4 +1,4 @@
-"""Layers to import into Keras models of your own."""
+"""Layers to import into your own Keras models."""
 
 from keras_tfm.layers import masks
 from keras_tfm.layers.attention import (
@@ -10,4 +10,5 @@ from keras_tfm.layers.attention import (
 )
 from keras_tfm.layers.blocks import FeedForward, TransformerDecoderBlock, TransformerEncoderBlock
 from keras_tfm.layers.positions import PositionalEncoding, sinusoids
+from keras_tfm.layers.stacks import TransformerDecoder, TransformerEncoder
 from keras_tfm.recording import record_attention

@@ -1,7 +1,7 @@
-"""Attention: score the keys, mix the values.
+"""Attention: score the keys, then average the values by those scores.
 
-The maths are free functions, to be read beside a paper; the layers hold the parameters.
-Axes: b batch, q query, k key, h heads, g key/value heads, r query heads that share one of them, d head_dim.
+The maths is in free functions that can be read beside the papers; the layers hold the parameters.
+Axes: b batch, q query, k key, t time, h query heads, g key/value heads, d head_dim.
 """
 
 import math
@@ -19,7 +19,7 @@ from keras_tfm.layers.positions import SCHEMES
 
 
 def dot(q, k):
-    """qᵀk, as every score: queries (b, q, h, d), keys (b, k, g, d) → (b, h, q, k)."""
+    """qᵀk. Like every score, it takes queries (b, q, h, d) and keys (b, k, g, d) and returns (b, h, q, k)."""
     heads, groups = q.shape[2], k.shape[2]
     scores = ops.matmul(_grouped(_swapped(q), groups), ops.transpose(_swapped(k), (0, 1, 3, 2)))
     return _grouped(scores, heads)
@@ -31,9 +31,9 @@ def scaled_dot(q, k):
 
 
 def cosine(q, k, log_temperature):
-    """√d cos(q, k) / temperature, which each head learns (https://arxiv.org/abs/2010.04245); it starts at one."""
+    """√d cos(q, k) / temperature (https://arxiv.org/abs/2010.04245); each head learns its own, starting at one."""
     q, k = (ops.cast(x, "float32") for x in (q, k))
-    q, k = (x * ops.rsqrt(ops.sum(x * x, axis=-1, keepdims=True) + 1e-12) for x in (q, k))  # smooth at zero, too
+    q, k = (x * ops.rsqrt(ops.sum(x * x, axis=-1, keepdims=True) + 1e-12) for x in (q, k))  # differentiable at zero
     return scaled_dot(q * (q.shape[-1] * ops.exp(-ops.cast(log_temperature, "float32")))[:, None], k)
 
 
@@ -51,11 +51,11 @@ def additive(q, k, query_kernel, key_kernel, vector):
 
 
 def concat(q, k, kernel, vector):
-    """vᵀ tanh(W[q; k]) (https://arxiv.org/abs/1508.04025): W's upper half meets q, its lower half k."""
+    """vᵀ tanh(W[q; k]) (https://arxiv.org/abs/1508.04025): the upper half of W multiplies q, the lower half k."""
     return additive(q, k, *ops.split(kernel, 2, axis=1), vector)
 
 
-# Word → function and its weights, each given per head and in units of head_dim.
+# Name → the function and the shapes of its weights, per head and in units of head_dim.
 SCORES = {
     "dot": (dot, {}),
     "scaled_dot": (scaled_dot, {}),
@@ -67,15 +67,15 @@ SCORES = {
 
 
 def soft(scores, mask=None):
-    """Softmax over the keys that may be attended to: float32 scores (b, h, q, k) → weights of the same shape."""
+    """Softmax over the keys that the mask allows: float32 scores (b, h, q, k) → weights of the same shape."""
     if mask is not None:
         scores = ops.where(mask, scores, -1e30)
-    single = scores.shape[-1] == 1  # of which Keras' softmax would warn
+    single = scores.shape[-1] == 1  # Keras' softmax warns about an axis of size one
     return scores - scores + 1 if single else ops.softmax(scores)
 
 
 def hard(scores, mask=None):
-    """All weight on the best key; the gradient passes straight through to the softmax."""
+    """All the weight on the best key; the gradient is that of the softmax (straight-through)."""
     weights = soft(scores, mask)
     best = ops.one_hot(ops.top_k(weights, 1)[1][..., 0], ops.shape(weights)[-1], dtype=weights.dtype)
     return best + (weights - ops.stop_gradient(weights))
@@ -85,16 +85,17 @@ MIXINGS = {"soft": soft, "hard": hard}
 
 
 def attend(q, k, v, score=scaled_dot, mixing=soft, mask=None, bias=None, dropout=None):
-    """Mixes the values by how well queries and keys agree.
+    """Averages the values, weighted by how well the queries match the keys.
 
     Args:
         q, k, v: queries (b, q, h, d), keys and values (b, k, g, d); `g` divides `h`.
-        score, mixing: functions as in `SCORES` and `MIXINGS`.
+        score, mixing: functions such as those in `SCORES` and `MIXINGS`.
         mask: booleans, True = may attend: (b, k), (b or 1, q, k) or (b or 1, h or 1, q, k).
-        bias, dropout: what to add to the scores (b, h, q, k), what to apply to the weights.
+        bias: added to the scores, broadcast to (b, h, q, k).
+        dropout: function applied to the weights.
 
     Returns:
-        context (b, q, h, d) and float32 weights (b, h, q, k); both zero for queries that may attend to nothing.
+        context (b, q, h, d) and float32 weights (b, h, q, k); both are zero for queries that may attend to nothing.
 
     >>> q = k = v = keras.random.normal((2, 5, 4, 8))
     >>> context, weights = attend(q, k, v, mask=masks.causal(5, 5))
@@ -116,7 +117,7 @@ def attend(q, k, v, score=scaled_dot, mixing=soft, mask=None, bias=None, dropout
 
 
 def self_attention(x, mask=None):
-    """Self-attention without parameters, `y_i = Σ_j softmax_j(x_i · x_j) x_j`; x (b, t, d), mask (b or 1, t, t).
+    """Self-attention without parameters, `y_i = Σ_j softmax_j(x_i · x_j) x_j`, for x (b, t, d), mask (b or 1, t, t).
 
     >>> print(self_attention(ops.ones((1, 3, 4))).shape)
     (1, 3, 4)
@@ -126,14 +127,20 @@ def self_attention(x, mask=None):
 
 
 def local_attention(attend, q, k, v, window, causal=False, key_mask=None):
-    """Attention to keys less than `window` away, at a cost that grows with length × window.
+    """Attention to keys less than `window` positions away; the cost grows with length × window.
 
-    The sequence is cut into blocks of `window`; each becomes a row of the batch that sees itself and its neighbours.
-    There, `attend(q, k, v, mask) → context` finds query `i` at position `i + window`. Mask: (b, t).
+    The sequence is cut into blocks of `window` tokens. Each block becomes a row of the batch whose keys are the block
+    itself and its neighbours, so query `i` of the block is at position `i + window` among its keys.
+
+    Args:
+        attend: function `(q, k, v, mask) → context` that computes the blocks.
+        q, k, v: (b, t, h, d) and (b, t, g, d).
+        window, causal: as in `MultiHeadSelfAttention`.
+        key_mask: None or (b, t).
     """
     batch, length = ops.shape(q)[:2]
     blocks = (length + window - 1) // window
-    seen = 2 if causal else 3  # the block before, the block itself and the one after
+    seen = 2 if causal else 3  # the previous block, the block itself and, unless causal, the next
     near = masks.window(window, seen * window, window, start=window)
     past = masks.causal(window, seen * window, start=window) if causal else None
     key_mask = ops.ones((batch, length), dtype="bool") if key_mask is None else key_mask
@@ -148,7 +155,7 @@ def local_attention(attend, q, k, v, window, causal=False, key_mask=None):
 
     q, k, v, key_mask = pad(q, 0), pad(k, window), pad(v, window), pad(key_mask, window)
     known_length = isinstance(blocks, int)
-    group = max(2048 // window, -(-blocks // 8), 1) if known_length else blocks  # few enough to stay in a cache
+    group = max(2048 // window, -(-blocks // 8), 1) if known_length else blocks  # small enough for the CPU cache
     contexts = []
     for first in range(0, blocks, group) if known_length else (0,):
         count = min(group, blocks - first) if known_length else blocks
@@ -158,43 +165,38 @@ def local_attention(attend, q, k, v, window, causal=False, key_mask=None):
     return ops.concatenate(contexts, axis=1)[:, :length]
 
 
-# Word → width of a head, for an input of width k and h heads.
+# Name → width of a head, for inputs of width k and h heads.
 HEADS = {
-    "standard": lambda k, h: k // h,  # each head sees the whole input, through k/h features
-    "narrow": lambda k, h: k // h,  # each head sees only its own chunk of k/h features
-    "wide": lambda k, h: k,  # each head sees the whole input, through k features
+    "standard": lambda k, h: k // h,  # each head projects the whole input to k/h features
+    "narrow": lambda k, h: k // h,  # each head projects only its own slice of k/h features
+    "wide": lambda k, h: k,  # each head projects the whole input to k features
 }
-
-
-def glorot(fan_in, fan_out):
-    """Glorot's uniform limits for the weights of a score, which are matrices or vectors of each head."""
-    limit = (6 / (fan_in + fan_out)) ** 0.5
-    return keras.initializers.RandomUniform(-limit, limit)
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
 class MultiHeadAttention(masks.MaskedLayer):
-    """Attention of one sequence to another.
+    """Attention from one sequence to another.
 
-    Its weights have the order and the shapes of those of `keras.layers.MultiHeadAttention`.
+    The weights have the order and shapes of those of `keras.layers.MultiHeadAttention`.
 
     Args:
         num_heads: number of query heads.
-        num_kv_heads: number of key/value heads, a divisor of `num_heads` and by default the same; one is multi-query,
-            a few are grouped attention (https://arxiv.org/abs/2305.13245).
-        heads, score, mixing: words of `HEADS`, `SCORES` and `MIXINGS`.
-        attention_dropout: rate of dropout on the attention weights.
-        use_bias, kernel_initializer, bias_initializer: of the four projections, as in Keras.
+        num_kv_heads: number of key/value heads, a divisor of `num_heads`; the same number by default. One is
+            multi-query attention, a few are grouped-query attention (https://arxiv.org/abs/2305.13245).
+        heads, score, mixing: names from `HEADS`, `SCORES` and `MIXINGS`.
+        attention_dropout: dropout rate of the attention weights.
+        use_bias, kernel_initializer, bias_initializer: for the four projections, as in Keras.
 
     Call arguments:
         x, memory: (batch, query, features) and (batch, key, any features).
-        mask: (batch, query); where it is False, nothing is attended to.
+        mask: (batch, query); queries where it is False attend to nothing.
         memory_mask: (batch, key), (batch, query, key) or (batch, heads, query, key).
         attention_mask: (query, key), (batch, query, key) or (batch, heads, query, key).
-        cache: what `memory_cache(memory)` returned, in place of `memory`; `x` may have several rows for each of it.
+        cache: the result of `memory_cache(memory)`, instead of `memory`. The batch of `x` may be a multiple of its
+            batch: several consecutive rows of `x` then share one row of the memory.
 
     Returns:
-        (batch, query, features); with a cache, the same and the cache.
+        (batch, query, features); with a cache, a tuple of that and the cache.
 
     >>> x, memory = ops.ones((2, 3, 8)), ops.ones((2, 5, 16))
     >>> print(MultiHeadAttention(num_heads=4, num_kv_heads=2)(x, memory).shape)
@@ -203,7 +205,7 @@ class MultiHeadAttention(masks.MaskedLayer):
 
     OPTIONS = ("num_kv_heads", "heads", "score", "mixing", "attention_dropout")
     OPTIONS += ("use_bias", "kernel_initializer", "bias_initializer")
-    causal, window, scheme = False, None, SCHEMES[None]  # self-attention sets its own
+    causal, window, scheme = False, None, SCHEMES[None]  # options of the subclass
 
     def __init__(
         self,
@@ -237,20 +239,23 @@ class MultiHeadAttention(masks.MaskedLayer):
         narrow = self.heads == "narrow"
         if self.heads != "wide" and width % self.num_heads or narrow and memory_width % self.num_kv_heads:
             raise ValueError(
-                "`num_heads` must divide the width, and `num_kv_heads` that of the memory of narrow heads. Received: "
-                f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, {width=}, {memory_width=}"
+                "`num_heads` must divide the width of the input; with narrow heads, `num_kv_heads` must divide the "
+                f"width of the memory. Received: num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, "
+                f"{width=}, {memory_width=}"
             )
         self.head_dim = HEADS[self.heads](width, self.num_heads)
         self.query_dense = self._head_dense("query", width, self.num_heads)
         self.key_dense = self._head_dense("key", memory_width, self.num_kv_heads)
         self.value_dense = self._head_dense("value", memory_width, self.num_kv_heads)
-        # The letters of heads and features are in their order, in which JAX contracts them; else it copies the kernel.
+        # JAX contracts axes in alphabetical order; with these letters it need not copy the kernel.
         self.output_dense = self._dense("output", "bqcd,cde->bqe", (self.num_heads, self.head_dim), (width,))
         self.score_weights = {}
         for name, units in SCORES[self.score][1].items():
             shape = [unit * self.head_dim for unit in units]
-            initializer = glorot(*[*shape, 1][:2]) if shape else "zeros"
-            self.score_weights[name] = self.add_weight((self.num_heads, *shape), initializer, name=name)
+            glorot = (
+                as_matrices(keras.initializers.GlorotUniform(), *[*shape, 1][:2], self.num_heads) if shape else "zeros"
+            )
+            self.score_weights[name] = self.add_weight((self.num_heads, *shape), glorot, name=name)
 
     def _head_dense(self, name, width, num_heads):
         outputs = num_heads, self.head_dim
@@ -276,24 +281,24 @@ class MultiHeadAttention(masks.MaskedLayer):
     def call(self, x, memory=None, mask=None, memory_mask=None, attention_mask=None, cache=None, training=None):
         if (memory is None) == (cache is None):
             received = "neither" if cache is None else "both"
-            raise ValueError(f"`memory` must be given, or a `cache` made from it instead. Received: {received}")
+            raise ValueError(f"Either `memory` or a `cache` made from it must be given. Received: {received}")
         if cache is None:
             k, v = self.project(memory, self.key_dense, self.value_dense)
-            key_mask = masks.combine(masks.merge(memory), memory_mask)
         else:
-            k, v, key_mask = _swapped(cache["k"]), _swapped(cache["v"]), masks.combine(cache.get("mask"), memory_mask)
-        if key_mask is not None and len(key_mask.shape) > 2:
-            key_mask, attention_mask = None, masks.combine(key_mask, attention_mask)
+            k, v = _swapped(cache["k"]), _swapped(cache["v"])
+            memory_mask = masks.combine(cache.get("mask"), memory_mask)
+        if memory_mask is not None and len(memory_mask.shape) > 2:
+            memory_mask, attention_mask = None, masks.combine(memory_mask, attention_mask)
         (q,) = self.project(x, self.query_dense)
         if cache is not None and attention_mask is None:
             q = self.side_by_side(q, k)
-        context = self.context(q, k, v, key_mask, attention_mask, training)
+        context = self.context(q, k, v, memory_mask, attention_mask, training)
         if cache is None:
             return self.finish(context, mask)
         return self.finish(ops.reshape(context, (*ops.shape(x)[:2], *context.shape[2:])), mask), cache
 
     def side_by_side(self, q, k):
-        """Rows that share a row of keys become queries of one row: (b · n, q, h, d) → (b, n · q, h, d)."""
+        """Turns rows of queries that share one row of keys into one row: (b · n, q, h, d) → (b, n · q, h, d)."""
         rows, sources = ops.shape(q)[0], ops.shape(k)[0]
         if not ops.is_tensor(rows) and rows == sources:
             return q
@@ -301,14 +306,14 @@ class MultiHeadAttention(masks.MaskedLayer):
         return ops.reshape(q, (sources, rows // at_least_one * ops.shape(q)[1], *q.shape[2:]))
 
     def memory_cache(self, memory, memory_mask=None):
-        """Of a memory that stays the same from step to step: keys, values (batch, kv_heads, key, head_dim), mask."""
+        """Keys and values (batch, kv_heads, key, head_dim) of a memory, and its mask, to be used at every step."""
         self.check_built("memory_cache")
         k, v = self.project(memory, self.key_dense, self.value_dense)
         cache = {"k": _swapped(k), "v": _swapped(v)}
         mask = masks.merge(memory, masks.check("memory_mask", memory_mask, ranks=(2,), of=memory))
         if mask is None:
             return cache
-        # Padding is zero; what is masked here, XLA does not move back to the other order, to do it at each step.
+        # Without this `where`, XLA would move the transposes of keys and values into the decoding loop.
         return {name: ops.where(mask[:, None, :, None], x, 0) for name, x in cache.items()} | {"mask": mask}
 
     def project(self, x, *layers):
@@ -317,30 +322,33 @@ class MultiHeadAttention(masks.MaskedLayer):
             return [layer(ops.reshape(x, (*ops.shape(x)[:2], *layer.kernel.shape[:2]))) for layer in layers]
         return kernels.current().dense(x, *layers)
 
-    def context(self, q, k, v, key_mask=None, attention_mask=None, training=None):
-        """What the queries find, (b, q, h, d), by the cheapest way that is exact."""
-        dropping = self.dropout is not None and training
-        plain = self.score == "scaled_dot" and self.mixing == "soft" and self.scheme.bias is None and not dropping
-        if attention_mask is None and not recording.recording():
-            length = ops.shape(q)[1]
+    def context(self, q, k, v, key_mask=None, attention_mask=None, training=None, past=None, start=0):
+        """The values averaged for each query, (b, q, h, d), by the cheapest method that is exact.
+
+        In a cached call, `past` is the causal mask (1, q, k) for queries at positions `start, start + 1, …`.
+        """
+        length, cached = ops.shape(q)[1], past is not None
+        if not cached and attention_mask is None and not recording.recording():
             if self.window and not (isinstance(length, int) and length <= 2 * self.window):
                 weigh = partial(self.weigh, start=self.window, training=training)
                 return local_attention(weigh, q, k, v, self.window, self.causal, key_mask)
+            dropping = self.dropout is not None and training
+            plain = self.score == "scaled_dot" and self.mixing == "soft" and self.scheme.bias is None and not dropping
             if plain and not self.window:
                 context = kernels.current().attention(q, k, v, key_mask, self.causal)
                 if context is not None:
                     return context
-        return self.full_context(q, k, v, key_mask, attention_mask, training=training)
-
-    def full_context(self, q, k, v, key_mask, attention_mask, start=0, training=None, room=None):
-        lengths = ops.shape(q)[1], ops.shape(k)[1] if room is None else room
-        past = kernels.current().once(start, partial(masks.causal, *lengths, start)) if self.causal else None
+        lengths = ops.shape(past)[1:] if cached else (length, ops.shape(k)[1])
+        if self.causal and not cached:
+            past = masks.causal(*lengths)
         near = masks.window(*lengths, self.window, start) if self.window else None
-        if room is not None and key_mask is None and attention_mask is None:  # of tokens, each of which sees itself
-            return self.weigh(q, k, v, None, start, training, hidden=masks.hidden(masks.combine(past, near, rank=4)))
+        if cached and key_mask is None and attention_mask is None:
+            # Every query sees its own token, so no row is empty and a bias can replace the mask, which costs more.
+            return self.weigh(q, k, v, None, start, training, masks.hidden(masks.combine(past, near, rank=4)))
         return self.weigh(q, k, v, masks.combine(key_mask, past, near, attention_mask), start, training)
 
     def weigh(self, q, k, v, mask, start=0, training=None, hidden=None):
+        """`attend` with the score, weights and position scheme of this layer; `hidden` is added to the scores."""
         score = partial(SCORES[self.score][0], **self.score_weights)
         bias = hidden
         if self.scheme.bias is not None:
@@ -354,7 +362,7 @@ class MultiHeadAttention(masks.MaskedLayer):
         return context
 
     def finish(self, context, mask):
-        """(b, q, h, d) → (b, q, features)."""
+        """The output projection, (b, q, h, d) → (b, q, features), with zeros as context where the mask is False."""
         if mask is not None:
             context = ops.where(ops.expand_dims(mask, (2, 3)), context, 0)
         return self.output_dense(context)
@@ -362,22 +370,25 @@ class MultiHeadAttention(masks.MaskedLayer):
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
 class MultiHeadSelfAttention(MultiHeadAttention):
-    """Attention of a sequence to itself.
+    """Attention from a sequence to itself.
 
     Args:
         num_heads: number of query heads.
-        causal: whether a token sees only itself and what came before.
-        window: if given, a token sees only what is less than `window` away; linear cost but for custom masks and cache.
+        causal: whether each token sees only itself and earlier tokens.
+        window: if given, each token sees only tokens less than `window` positions away. The cost is then linear in the
+            length, unless there is a cache or an `attention_mask`.
         positions: None, "rotary", "relative" (T5's bias) or "alibi".
         **kwargs: the other options of `MultiHeadAttention`.
 
     Call arguments:
         x, mask: (batch, length, features) and (batch, length); Keras fills in the mask of `Embedding(mask_zero=True)`.
         attention_mask: (query, key), (batch, query, key) or (batch, heads, query, key), True = may attend.
-        cache, start: of `empty_cache`; `x` is written into it from position `start` on.
+        cache, start: a cache from `empty_cache`, to which `x` is written from position `start` on.
+        past: the causal mask of a cached call, (1, query, room), if several layers share it; made here by default.
+        check_room: whether to check that `x` fits into the cache. False saves a little time if it is known to fit.
 
     Returns:
-        (batch, length, features); with a cache, the same and the new cache.
+        (batch, length, features); with a cache, a tuple of that and the new cache.
 
     >>> layer, x = MultiHeadSelfAttention(num_heads=2, causal=True, positions="rotary"), ops.ones((1, 3, 8))
     >>> y = layer(x)
@@ -402,14 +413,20 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         weights = self.scheme.weights(self.num_heads)
         self.position_weights = {name: self.add_weight(shape, normal, name=name) for name, shape in weights.items()}
 
-    def call(self, x, mask=None, attention_mask=None, cache=None, start=0, training=None):
+    def call(self, x, mask=None, attention_mask=None, cache=None, start=0, past=None, check_room=True, training=None):
         q, k, v = self.project(x, self.query_dense, self.key_dense, self.value_dense)
-        start = tensors.whole("start", start)
-        places = ops.arange(ops.shape(x)[1], dtype="int32") + start
+        start, length = tensors.whole("start", start), ops.shape(x)[1]
+        places = ops.arange(length, dtype="int32") + start
         q, k = self.scheme.rotate(q, places), self.scheme.rotate(k, places)
         if cache is None:
             return self.finish(self.context(q, k, v, mask, attention_mask, training), mask)
-        q, slice_update = self.in_room(q, cache, start), kernels.current().slice_update
+        if not self.causal:
+            raise ValueError("A `cache` needs causal=True: cached tokens cannot see later ones. Received: causal=False")
+        if mask is not None and "mask" not in cache:
+            raise ValueError("`mask` must be None for a cache that was made with masked=False. Received: a mask")
+        room, slice_update = ops.shape(cache["k"])[2], kernels.current().slice_update
+        q = self.in_room(q, room, start) if check_room else q
+        past = masks.causal(length, room, start) if past is None else past
         new = {
             "k": slice_update(cache["k"], (0, 0, start, 0), _swapped(k)),
             "v": slice_update(cache["v"], (0, 0, start, 0), _swapped(v)),
@@ -417,29 +434,23 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         if "mask" in cache:
             tokens = ops.ones(ops.shape(x)[:2], dtype="bool") if mask is None else mask
             new["mask"] = slice_update(cache["mask"], (0, start), tokens)
-        elif mask is not None:
-            raise ValueError("`mask` must not be given beside a cache of tokens alone, masked=False. Received: both")
-        k, v, room = _swapped(new["k"]), _swapped(new["v"]), ops.shape(new["k"])[2]
-        context = self.full_context(q, k, v, new.get("mask"), attention_mask, start, training, room)
+        k, v = _swapped(new["k"]), _swapped(new["v"])
+        context = self.context(q, k, v, new.get("mask"), attention_mask, training, past, start)
         return self.finish(context, mask), new
 
     def empty_cache(self, batch_size, max_length, masked=True):
-        """Room for keys and values (batch, kv_heads, max_length, head_dim), and if `masked` for which are tokens.
+        """A cache for keys and values (batch, kv_heads, max_length, head_dim) and, if `masked`, for the calls' masks.
 
-        Heads come first, since a matrix product of each step would else begin by moving the whole cache that way.
+        Heads come before positions: otherwise every step would transpose the whole cache for its matrix products.
         """
         self.check_built("empty_cache")
         zeros = ops.zeros((batch_size, self.num_kv_heads, max_length, self.head_dim), dtype=self.compute_dtype)
         cache = {"k": zeros, "v": zeros}
         return {**cache, "mask": ops.zeros((batch_size, max_length), dtype="bool")} if masked else cache
 
-    def in_room(self, q, cache, start):
-        """The queries, if the cache has room for them; if only a run can know, NaN rather than a wrong place."""
-        if not self.causal:
-            raise ValueError("`cache` needs causal=True, since cached tokens see no later ones. Received: causal=False")
-        if not kernels.current().checks_room:
-            return q
-        room, first, count = ops.shape(cache["k"])[2], tensors.known(start), ops.shape(q)[1]
+    def in_room(self, q, room, start):
+        """The queries if the cache has room for them, else an error; NaN if that is only known when the graph runs."""
+        first, count = tensors.known(start), ops.shape(q)[1]
         if first is None or not (isinstance(room, int) and isinstance(count, int)):
             return ops.where(ops.logical_and(start >= 0, start + count <= room), q, math.nan)
         if first < 0 or first + count > room:
@@ -448,7 +459,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
 
 
 def _grouped(x, heads):
-    """The same rows for another number of heads: (b, g, n, d) → (b, heads, n · g / heads, d)."""
+    """Regroups rows under another number of heads: (b, g, n, d) → (b, heads, n · g / heads, d)."""
     batch, groups, rows, dim = ops.shape(x)
     return x if groups == heads else tensors.reshape(x, (batch, heads, rows * groups // heads, dim))
 

@@ -11,7 +11,11 @@ from keras_tfm.layers.base import Layer, fresh, initializer
 from keras_tfm.layers.masks import MaskedLayer
 
 GATES = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "swish"}  # https://arxiv.org/abs/2002.05202
-DENSE = ("use_bias", "kernel_initializer", "bias_initializer")  # options of attention that are also for feed-forward
+DENSE = (
+    "use_bias",
+    "kernel_initializer",
+    "bias_initializer",
+)  # options of attention that apply to the feed-forward network too
 
 
 class LayerNormalization(keras.layers.LayerNormalization):
@@ -26,12 +30,12 @@ NORMS = {"layer": partial(LayerNormalization, epsilon=1e-5), "rms": keras.layers
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
 class FeedForward(Layer):
-    """The same small network for each token: `W₂ f(W₁x)`, or with a gate `W₂ (f(W₁x) · Vx)`.
+    """A two-layer network applied to each token, `W₂ f(W₁x)`, or with a gate `W₂ (f(W₁x) · Vx)`.
 
     Args:
-        ff_dim: width in the middle, between input and output of (batch, length, features).
-        activation: any Keras activation, by name or as a function, or with a gate "glu", "reglu", "geglu", "swiglu".
-        use_bias, kernel_initializer, bias_initializer: of the dense layers, as in Keras.
+        ff_dim: width of the hidden layer; input and output are (batch, length, features).
+        activation: any Keras activation, by name or as a function; or "glu", "reglu", "geglu", "swiglu" for a gate.
+        use_bias, kernel_initializer, bias_initializer: for the dense layers, as in Keras.
 
     >>> print(FeedForward(ff_dim=32, activation="swiglu")(keras.ops.ones((2, 3, 8))).shape)
     (2, 3, 8)
@@ -87,12 +91,12 @@ class FeedForward(Layer):
 
 
 class Residual(keras.layers.Layer):
-    """Joins a sublayer `f` to the stream: `norm(x + f(x))` as in the paper, or `x + f(norm(x))` with `norm_first`."""
+    """Connects a sublayer `f` to the stream `x`: `norm(x + f(x))`, or with `norm_first` `x + f(norm(x))`."""
 
     def __init__(self, norm, norm_first, dropout, **kwargs):
         super().__init__(**kwargs)
         self.norm = NORMS[one_of("norm", norm, NORMS)](dtype=self.dtype_policy, name="norm")
-        self.norm.supports_masking = True  # Keras says so of one norm and not of the other
+        self.norm.supports_masking = True  # not set by Keras' RMSNormalization
         self.norm_first = one_of("norm_first", norm_first, (False, True))
         self.dropout = keras.layers.Dropout(rate("dropout", dropout), dtype=self.dtype_policy, name="dropout")
         self.supports_masking = True
@@ -100,25 +104,30 @@ class Residual(keras.layers.Layer):
     def build(self, x_shape):
         self.norm.build(x_shape)
 
-    def join(self, x, sublayer):  # no `call`: Keras cannot rematerialise one that takes a function
-        if self.norm_first:
-            return x + self.dropout(sublayer(self.norm(x)))
-        return self.norm(x + self.dropout(sublayer(x)))
+    def join(self, x, sublayer, cache=None, **arguments):  # not `call`, whose arguments Keras expects to be tensors
+        """Returns the new stream and the sublayer's new cache, which is None if there is no cache."""
+        y = self.norm(x) if self.norm_first else x
+        if cache is None:
+            y = sublayer(y, **arguments)
+        else:
+            y, cache = sublayer(y, cache=cache, **arguments)
+        x = x + self.dropout(y)
+        return (x if self.norm_first else self.norm(x)), cache
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
 class TransformerEncoderBlock(MaskedLayer):
-    """Self-attention, then feed-forward, each with residual connection, norm and dropout.
+    """Self-attention, then a feed-forward network, each with residual connection, norm and dropout.
 
     Args:
         num_heads: number of attention heads.
-        ff_dim, activation: of the feed-forward network, see `FeedForward`.
+        ff_dim, activation: as for `FeedForward`.
         norm: "layer" or "rms".
-        norm_first: whether sublayers get a normalised input (pre-norm), instead of their sums being normalised.
-        dropout: rate of dropout on the output of each sublayer.
+        norm_first: whether to normalize the input of each sublayer (pre-norm) instead of each sum (post-norm).
+        dropout: dropout rate of the output of each sublayer.
         **kwargs: any option of `MultiHeadSelfAttention`: `score`, `heads`, `num_kv_heads`, `mixing`, `causal`,
-            `window`, `positions`, `attention_dropout`, `use_bias`, `kernel_initializer`, `bias_initializer`; the last
-            three are for the feed-forward network as well.
+            `window`, `positions`, `attention_dropout`, `use_bias`, `kernel_initializer`, `bias_initializer`. The last
+            three apply to the feed-forward network too.
 
     Call arguments:
         x, mask: (batch, length, features) and (batch, length); Keras fills in the mask of `Embedding(mask_zero=True)`.
@@ -131,6 +140,8 @@ class TransformerEncoderBlock(MaskedLayer):
     >>> print(block(keras.ops.ones((2, 3, 8))).shape)
     (2, 3, 8)
     """
+
+    OPTIONS = ("activation", "norm", "norm_first", *MultiHeadSelfAttention.OPTIONS)
 
     def __init__(self, num_heads, ff_dim, activation="relu", norm="layer", norm_first=False, dropout=0.1, **kwargs):
         options = {name: kwargs.pop(name) for name in MultiHeadSelfAttention.OPTIONS if name in kwargs}
@@ -147,26 +158,29 @@ class TransformerEncoderBlock(MaskedLayer):
             layer.build(x_shape)
 
     def call(self, x, mask=None, attention_mask=None):
-        x = self.attention_residual.join(x, partial(self.attention, mask=mask, attention_mask=attention_mask))
-        return self.feed_forward_residual.join(x, self.feed_forward)
+        x, _ = self.attention_residual.join(x, self.attention, mask=mask, attention_mask=attention_mask)
+        x, _ = self.feed_forward_residual.join(x, self.feed_forward)
+        return x
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
 class TransformerDecoderBlock(TransformerEncoderBlock):
-    """Causal self-attention, then attention to a memory if there is one, then feed-forward.
+    """Causal self-attention, then attention to a memory if there is one, then a feed-forward network.
 
     Args:
         num_heads, ff_dim, activation, norm, norm_first, dropout: as for `TransformerEncoderBlock`.
-        **kwargs: any option of `MultiHeadSelfAttention` but `causal`; `window` and `positions` are for self-attention.
+        **kwargs: any option of `MultiHeadSelfAttention` except `causal`; `window` and `positions` apply to
+            self-attention only.
 
     Call arguments:
         x, mask, attention_mask: as for `TransformerEncoderBlock`.
-        memory: (batch, memory length, any features), in all calls of a block or in none.
-        memory_mask: (batch, key), (batch, query, key) or (batch, heads, query, key); Keras fills it in likewise.
-        cache, start: of `make_cache`, in place of `memory`; `x` is written into it from position `start` on.
+        memory: (batch, memory length, any features), in every call of a block or in none.
+        memory_mask: (batch, key), (batch, query, key) or (batch, heads, query, key); Keras fills it in too.
+        cache, start: a cache from `make_cache`, instead of `memory`; `x` is written to it from position `start` on.
+        past, check_room: as for `MultiHeadSelfAttention`.
 
     Returns:
-        (batch, length, features); with a cache, the same and the new cache.
+        (batch, length, features); with a cache, a tuple of that and the new cache.
 
     >>> block, x, memory = TransformerDecoderBlock(2, 32), keras.ops.ones((1, 3, 8)), keras.ops.ones((1, 5, 8))
     >>> y = block(x, memory)
@@ -176,7 +190,7 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
 
     def __init__(self, num_heads, ff_dim, activation="relu", norm="layer", norm_first=False, dropout=0.1, **kwargs):
         if "causal" in kwargs:
-            raise ValueError(f"`causal` must not be given: a decoder block is. Received: causal={kwargs['causal']!r}")
+            raise ValueError(f"A decoder block is always causal: omit `causal`. Received: causal={kwargs['causal']!r}")
         shared = {name: kwargs[name] for name in MultiHeadAttention.OPTIONS if name in kwargs}
         super().__init__(num_heads, ff_dim, activation, norm, norm_first, dropout, causal=True, **kwargs)
         self.memory_attention = MultiHeadAttention(
@@ -190,24 +204,33 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
             self.memory_attention.build(x_shape, memory_shape)
             self.memory_residual.build(x_shape)
 
-    def call(self, x, memory=None, mask=None, memory_mask=None, attention_mask=None, cache=None, start=0):
+    def call(
+        self,
+        x,
+        memory=None,
+        mask=None,
+        memory_mask=None,
+        attention_mask=None,
+        cache=None,
+        start=0,
+        past=None,
+        check_room=True,
+    ):
         self._check_memory(memory, memory_mask, cache)
-        attend = partial(self.attention, mask=mask, attention_mask=attention_mask)
-        recall = partial(self.memory_attention, memory=memory, mask=mask, memory_mask=memory_mask)
-        if cache is not None:
-            new_cache = dict(cache)
-            attend = _caching(attend, new_cache, "self", start=start)
-            recall = _caching(recall, new_cache, "memory")
-        x = self.attention_residual.join(x, attend)
+        own, of_memory = (None, None) if cache is None else (cache["self"], cache.get("memory"))
+        step = {} if cache is None else {"start": start, "past": past, "check_room": check_room}
+        x, own = self.attention_residual.join(x, self.attention, own, mask=mask, attention_mask=attention_mask, **step)
         if self.memory_attention.built:
-            x = self.memory_residual.join(x, recall)
-        x = self.feed_forward_residual.join(x, self.feed_forward)
-        return x if cache is None else (x, new_cache)
+            x, _ = self.memory_residual.join(
+                x, self.memory_attention, of_memory, memory=memory, mask=mask, memory_mask=memory_mask
+            )
+        x, _ = self.feed_forward_residual.join(x, self.feed_forward)
+        return x if cache is None else (x, {**cache, "self": own})
 
     def make_cache(self, batch_size, max_length, memory=None, memory_mask=None, masked=True):
-        """For decoding up to `max_length` tokens: its `self` changes at each step, its `memory` stays.
+        """A cache for decoding up to `max_length` tokens: "self" changes at each step, "memory" stays the same.
 
-        If not `masked`, all that is written is taken for tokens, and calls have no `mask`.
+        With `masked=False` everything written to the cache counts as a token, and calls must not have a `mask`.
         """
         self.check_built("make_cache")
         self._check_memory(memory, memory_mask)
@@ -216,20 +239,10 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
 
     def _check_memory(self, memory, memory_mask, cache=None):
         if memory is not None and cache is not None:
-            raise ValueError("`memory` must not be given beside a `cache`, which holds its own. Received: both")
+            raise ValueError("`memory` must be None in a call with a `cache`, which contains it. Received: both")
         given = memory is not None if cache is None else "memory" in cache
         if given != self.memory_attention.built:
             call = f"a call {'with' if given else 'without'} memory, unlike the first"
             raise ValueError(f"`memory` must be given in all calls or in none. Received: {call}")
         if memory_mask is not None and not given:
-            raise ValueError("`memory_mask` must come with a memory. Received: memory=None")
-
-
-def _caching(attention, cache, name, **kwargs):
-    """`attention` as a function of `x` alone, which leaves its new cache in `cache[name]`."""
-
-    def attend(x):
-        x, cache[name] = attention(x, cache=cache[name], **kwargs)
-        return x
-
-    return attend
+            raise ValueError("`memory_mask` needs a memory. Received: memory=None")

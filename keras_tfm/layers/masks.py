@@ -10,7 +10,7 @@ from keras_tfm.layers.base import Layer
 
 
 def distance(query_len, key_len, start=0):
-    """How far each key lies behind each query, (query, key), where query `i` stands at position `i + start`.
+    """How far each key is behind each query, (query, key); query `i` is at position `i + start`.
 
     >>> ops.convert_to_numpy(distance(2, 3, start=1)).tolist()
     [[1, 0, -1], [2, 1, 0]]
@@ -28,7 +28,7 @@ def padding(ids, pad_id=0):
 
 
 def causal(query_len, key_len, start=0):
-    """Hides the future: query `i` sees key `j` if `i + start >= j`.
+    """Hides later tokens: query `i` sees key `j` if `i + start >= j`.
 
     >>> ops.convert_to_numpy(causal(2, 3, start=1)).tolist()
     [[[True, True, False], [True, True, True]]]
@@ -37,7 +37,7 @@ def causal(query_len, key_len, start=0):
 
 
 def window(query_len, key_len, window, start=0):
-    """Hides all that is `window` or more positions away, before or after.
+    """Hides keys that are `window` or more positions away, in either direction.
 
     >>> ops.convert_to_numpy(window(2, 4, window=2)).tolist()
     [[[True, True, False, False], [True, True, True, False]]]
@@ -46,7 +46,7 @@ def window(query_len, key_len, window, start=0):
 
 
 def segments(query_segments, key_segments=None):
-    """Shows each token its own segment only: segment numbers (batch, length) → (batch, query, key).
+    """Hides other segments: segment numbers (batch, length) → (batch, query, key).
 
     >>> ops.convert_to_numpy(segments([[1, 1, 2]])).tolist()
     [[[True, True, False], [True, True, False], [False, False, True]]]
@@ -57,7 +57,9 @@ def segments(query_segments, key_segments=None):
 
 
 def combine(*masks, rank=0):
-    """AND of the masks that are not None, or None; (batch, key) is for every query, (batch, query, key) for every head.
+    """AND of the masks that are not None; None if there are none.
+
+    A mask (batch, key) applies to every query, a mask (batch, query, key) to every head.
 
     >>> ops.convert_to_numpy(combine(None, [[True, False]], causal(2, 2))).tolist()
     [[[True, False], [True, False]]]
@@ -73,7 +75,7 @@ def combine(*masks, rank=0):
 
 
 def hidden(mask):
-    """What to add to scores, instead of a mask that leaves each query some key: 0, or -1e30 where the mask is False.
+    """The mask as a bias to add to scores: 0 where it is True, -1e30 where it is False. Each query must see some key.
 
     >>> ops.convert_to_numpy(hidden([[True, False]]) < -1e29).tolist()
     [[False, True]]
@@ -82,19 +84,21 @@ def hidden(mask):
 
 
 def merge(x, mask=None):
-    """AND of the mask that Keras attached to `x` and the one given, either of which may be None."""
+    """AND of the mask that Keras attached to `x` and the given mask; either may be None."""
     attached = get_keras_mask(x)
     if mask is None or attached is None:
         return attached if mask is None else mask
-    if isinstance(x, keras.KerasTensor):  # tensors will carry their mask through the model: no second copy in its graph
+    # Symbolic tensors get their attached mask when the model runs, so the graph need not contain it again.
+    if attached is mask or isinstance(x, keras.KerasTensor):
         return mask
     return combine(attached, mask)
 
 
 def check(name, mask, ranks=(2, 3, 4), of=None):
-    """The mask as booleans, or an error: an additive float mask, read as booleans, would mean its opposite.
+    """The mask as booleans; an error if its type, rank or shape is wrong.
 
-    It must suit the batch and the length of the tensor `of` (batch, length, features), if one is given.
+    Float masks are refused: an additive mask converted to booleans would mean its opposite. If the tensor `of` (batch,
+    length, features) is given, the mask must have its batch size (or 1) and its length.
     """
     if mask is None:
         return None
@@ -113,10 +117,10 @@ def check(name, mask, ranks=(2, 3, 4), of=None):
 
 
 class MaskedLayer(Layer):
-    """A layer in which no mask gets lost: those that the caller gives and those that Keras attached are ANDed.
+    """A layer that ANDs the masks given by the caller with those that Keras attached to its inputs.
 
-    Keras by itself fills in `mask` only in calls with one tensor, and no mask that the caller gives. Subclasses
-    write `call(x, mask=None, …)` or `call(x, memory=None, mask=None, memory_mask=None, …)`.
+    Keras itself fills in `mask` only in calls with a single tensor, and ignores an attached mask if the caller gives
+    another. Subclasses define `call(x, mask=None, …)` or `call(x, memory=None, mask=None, memory_mask=None, …)`.
     """
 
     def __init__(self, **kwargs):
@@ -137,8 +141,8 @@ class MaskedLayer(Layer):
     def _merged(self, x, memory=None, mask=None, memory_mask=None, attention_mask=None, **kwargs):
         if "return_attention_scores" in kwargs:
             raise ValueError(
-                "`return_attention_scores` must not be given: `keras_tfm.layers.record_attention` collects the weights "
-                "of any layer or model:\n"
+                "`return_attention_scores` is not supported: `keras_tfm.record_attention` collects the attention "
+                "weights of any layer or model:\n"
                 "    with record_attention() as maps:\n        y = layer(x)\n    maps[layer.path]\n"
                 f"Received: return_attention_scores={kwargs['return_attention_scores']}"
             )
@@ -146,7 +150,7 @@ class MaskedLayer(Layer):
         if attention_mask is not None and len(attention_mask.shape) == 2:
             if attention_mask.shape[0] not in (None, 1, x.shape[1]):
                 raise ValueError(
-                    "`attention_mask` of rank 2 must be (query, key); hand a (batch, length) mask over as `mask`. "
+                    "`attention_mask` of rank 2 must be (query, key); pass a (batch, length) mask as `mask`. "
                     f"Received: attention_mask.shape={tuple(attention_mask.shape)}, x.shape={tuple(x.shape)}"
                 )
             attention_mask = ops.expand_dims(attention_mask, 0)
@@ -159,7 +163,7 @@ class MaskedLayer(Layer):
 
     def check_built(self, method):
         if not self.built:
-            raise ValueError(f"`{method}` must come after the first call or `build` of {self.name!r}.")
+            raise ValueError(f"{self.name!r} must be built before `{method}`: call it or its `build` first.")
 
     def compute_output_spec(self, *args, cache=None, **kwargs):
         if cache is None:

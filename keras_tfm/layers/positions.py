@@ -1,4 +1,4 @@
-"""Positions: encodings that join the features of a token, and schemes that act inside self-attention.
+"""Positions: encodings that join the features of each token, and schemes that act inside self-attention.
 
 Axes: b batch, t time, h heads, d head_dim.
 """
@@ -13,6 +13,8 @@ from keras import ops
 from keras_tfm import kernels
 from keras_tfm.arguments import one_of, positive
 from keras_tfm.backend import tensors
+
+ENCODINGS = ("sinusoidal", "learned", "index")  # kinds of `PositionalEncoding`
 
 
 def sinusoids(positions, dim):
@@ -29,16 +31,16 @@ def sinusoids(positions, dim):
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
 class PositionalEncoding(keras.layers.Layer):
-    """Tells each token where it stands; of use before the first layer of a model and before any other.
+    """Adds each token's position to its features, or appends it; can be used before any layer of a model.
 
     Args:
-        kind: "sinusoidal" (any length), "learned" (up to `max_length`) or "index" (the bare number of the position).
-        combine: "add" to the features, or "concat" behind them.
-        max_length: rows of the learned table.
-        dim: width of what "concat" puts behind; that of the input by default, and 1 for "index".
+        kind: "sinusoidal" (any length), "learned" (up to `max_length`) or "index" (the position itself, as a number).
+        combine: "add" to the features, or "concat" to append to them.
+        max_length: number of learned positions.
+        dim: width of what "concat" appends: by default the width of the input, always 1 for "index".
 
     Call arguments:
-        x: (batch, length, features); what comes out is as wide, or wider by `dim` for "concat".
+        x: (batch, length, features); the output has the same width, or `dim` more for "concat".
         positions: (batch, length) integers, for packed sequences; `start, start + 1, …` by default.
         start: position of the first token, for cached decoding.
 
@@ -48,7 +50,7 @@ class PositionalEncoding(keras.layers.Layer):
 
     def __init__(self, kind="sinusoidal", combine="add", max_length=None, dim=None, **kwargs):
         super().__init__(**kwargs)
-        self.kind = one_of("kind", kind, ("sinusoidal", "learned", "index"))
+        self.kind = one_of("kind", kind, ENCODINGS)
         self.combine = one_of("combine", combine, ("add", "concat"))
         self.max_length = positive("max_length", max_length) if kind == "learned" else max_length
         self.dim = positive("dim", dim, optional=True)
@@ -67,10 +69,8 @@ class PositionalEncoding(keras.layers.Layer):
         length = ops.shape(x)[1]
         if positions is None:
             start = tensors.whole("start", start)
-            positions, last = (
-                ops.expand_dims(ops.arange(length, dtype="int32") + start, 0),
-                tensors.known(start + length - 1),
-            )
+            positions = ops.expand_dims(ops.arange(length, dtype="int32") + start, 0)
+            last = tensors.known(start + length - 1)
         else:
             positions = tensors.whole("positions", positions)
             last = tensors.known(ops.max(positions))
@@ -92,7 +92,9 @@ class PositionalEncoding(keras.layers.Layer):
             return ops.cast(positions, "float32")[..., None]
         rows = kernels.current().take(self.table, ops.clip(positions, 0, self.max_length - 1), axis=0)
         inside = ops.logical_and(positions >= 0, positions < self.max_length)
-        return ops.where(inside[..., None], rows, math.nan)  # positions that only a run can know: never a wrong row
+        return ops.where(
+            inside[..., None], rows, math.nan
+        )  # NaN, not the wrong row, for positions that a graph could not check
 
     def compute_output_shape(self, x_shape):
         extra = 1 if self.kind == "index" else self.dim or x_shape[-1]
@@ -100,9 +102,9 @@ class PositionalEncoding(keras.layers.Layer):
 
 
 def rotate(x, positions):
-    """Rotary positions (https://arxiv.org/abs/2104.09864): pairs of features turn by angles that grow with position.
+    """Rotary positions (https://arxiv.org/abs/2104.09864): rotates pairs of features by angles that grow with position.
 
-    Takes queries or keys (b, t, h, d), of which feature `i` is paired with `i + d/2`, and positions (t,) or (b, t).
+    Takes queries or keys (b, t, h, d) and positions (t,) or (b, t); feature `i` is paired with feature `i + d/2`.
 
     >>> print(rotate(ops.ones((1, 3, 2, 4)), ops.arange(3)).shape)
     (1, 3, 2, 4)
@@ -116,7 +118,7 @@ def rotate(x, positions):
 
 
 def relative_buckets(distance, causal, num_buckets=32, max_distance=128):
-    """T5's buckets (https://arxiv.org/abs/1910.10683) of distances to keys: exact if near, logarithmic if far.
+    """T5's buckets of distances (https://arxiv.org/abs/1910.10683): exact for small ones, then logarithmic.
 
     >>> ops.convert_to_numpy(relative_buckets(ops.arange(-2, 3), causal=False)).tolist()
     [18, 17, 0, 1, 2]
@@ -140,7 +142,7 @@ def relative_bias(distance, num_heads, causal, table):
 
 
 def alibi_slopes(num_heads):
-    """Slope of each head (https://arxiv.org/abs/2108.12409): geometric, filled up from the next power of two.
+    """Slope of each head (https://arxiv.org/abs/2108.12409): geometric, completed from the next power of two.
 
     >>> alibi_slopes(4)
     [0.25, 0.0625, 0.015625, 0.00390625]
@@ -152,16 +154,16 @@ def alibi_slopes(num_heads):
 
 
 def alibi_bias(distance, num_heads, causal):
-    """A penalty that grows with distance, at a slope of each head's own: (query, key) → (heads, query, key)."""
+    """A penalty that grows with distance, with one slope per head: distances (query, key) → (heads, query, key)."""
     slopes = ops.convert_to_tensor(alibi_slopes(num_heads), dtype="float32")
     return -slopes[:, None, None] * ops.cast(ops.abs(distance), "float32")
 
 
 class Scheme(NamedTuple):
-    """How positions enter self-attention."""
+    """How self-attention uses positions."""
 
     rotate: Callable = lambda x, positions: x  # queries or keys (b, t, h, d)
-    bias: Callable | None = None  # (distance, num_heads, causal, **weights) → what to add to the scores
+    bias: Callable | None = None  # (distance, num_heads, causal, **weights) → a bias for the scores
     weights: Callable = lambda num_heads: {}  # → {name: shape}
 
 

@@ -1,4 +1,12 @@
-"""Functional models, built of the layers; each can also decode, step by step."""
+"""Functional Keras models made of the layers; they can also encode and decode step by step."""
 
-from keras_tfm.models.transformer import SequenceModel, decoder_lm, encoder_classifier, transformer
+from keras_tfm.models.sequence import SequenceModel
+from keras_tfm.models.transformers import (
+    DecoderLM,
+    EncoderClassifier,
+    Transformer,
+    decoder_lm,
+    encoder_classifier,
+    transformer,
+)
 from keras_tfm.recipes import PRESETS

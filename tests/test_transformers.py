@@ -4,9 +4,8 @@ import pytest
 from conftest import PRECISIONS, TOLERANCE, array, assert_close, compiled, quick, spread
 from keras import ops
 
-from keras_tfm.decoding import beam_search
-from keras_tfm.models import PRESETS, decoder_lm, encoder_classifier, transformer
-from keras_tfm.models.transformer import ENCODINGS
+from keras_tfm.layers.positions import ENCODINGS
+from keras_tfm.models import DecoderLM, EncoderClassifier, Transformer, decoder_lm, encoder_classifier, transformer
 
 SIZES = {"num_layers": 2, "model_dim": 16, "num_heads": 2, "ff_dim": 32}
 SOURCE = np.array([[5, 6, 7, 8, 2, 0], [9, 8, 2, 0, 0, 0]])
@@ -74,6 +73,43 @@ def test_every_option_decodes_saves_and_loads(options, tmp_path):
     assert_close(first(), expected[:, :3])
 
 
+def test_options_override_the_preset_and_the_preset_the_defaults():
+    model = transformer(8000, preset="tiny", num_layers=2)
+    assert len(model.encoder.blocks) == len(model.decoder.blocks) == 2
+    assert model.source_embedding.output_dim == model.arguments["model_dim"] == 128
+    deep = encoder_classifier(10, 3, preset="deep", model_dim=16)  # without the option for a decoder
+    assert len(deep.encoder.blocks) == 12 and deep.source_embedding.output_dim == 16
+    with pytest.raises(ValueError, match="`preset` must be one of .*'tiny'.* Received: preset='huge'"):
+        transformer(10, preset="huge")
+
+
+def test_models_have_the_methods_that_they_can_have():
+    assert isinstance(transformer(10, **SIZES), Transformer)
+    classifier, lm = encoder_classifier(10, 3, **SIZES), decoder_lm(10, **SIZES)
+    assert isinstance(classifier, EncoderClassifier) and not hasattr(classifier, "start")
+    assert isinstance(lm, DecoderLM) and not hasattr(lm, "step_and_attention")
+
+
+@pytest.mark.parametrize("build", [transformer, encoder_classifier, decoder_lm])
+def test_sources_without_padding_need_no_mask(build):
+    model, ids = spread(build(10, 3, **SIZES) if build is encoder_classifier else build(10, **SIZES)), SOURCE[:, :3]
+    assert_close(model.encode(ids, padded=False), model.encode(ids))
+    padded = array(model.encode(SOURCE[1:])), array(model.encode(SOURCE[1:], padded=False))
+    assert np.abs(padded[0] - padded[1]).max() > 1e-3
+    if build is transformer:
+        caches = [model.start(ids, 4, padded=padded) for padded in (False, True)]
+        assert ["mask" in cache[0]["memory"] for cache in caches] == [False, True]
+        assert_close(*(model.step(TARGET[:, :2], 0, cache)[0] for cache in caches))
+
+
+def test_a_step_beyond_the_cache_is_refused_unless_told_not_to_look():
+    model = transformer(10, **SIZES)
+    cache = model.start(SOURCE, 2)
+    with pytest.raises(ValueError, match="`cache` must have room"):
+        model.step(TARGET[:, :1], 2, cache)
+    assert np.isfinite(array(model.step(TARGET[:, :1], 1, cache, check_room=False)[0])).all()
+
+
 def test_padding_changes_nothing():
     model = spread(transformer(10, **SIZES))
     short = model(ids(SOURCE[1:, :3], TARGET[1:, :3]))
@@ -105,7 +141,7 @@ def test_packed_equals_unpacked():
 
 
 def test_the_tiny_preset_has_so_many_parameters():
-    assert transformer(10_000, **PRESETS["tiny"]).count_params() == 2_605_056  # 2.6 M
+    assert transformer(10_000, preset="tiny").count_params() == 2_605_056  # 2.6 M
 
 
 def test_embeddings_are_shared_and_tied_as_told():
@@ -127,7 +163,7 @@ def test_language_model_steps_equal_the_full_pass():
 
 @pytest.mark.parametrize("pooling", ["mean", "max", "first"])
 def test_classifier_ignores_padding(pooling):
-    model = spread(encoder_classifier(10, 3, pooling, **SIZES))
+    model = spread(encoder_classifier(10, 3, pooling=pooling, **SIZES))
     assert_close(model(SOURCE)[1:], model(SOURCE[1:, :3]))
 
 
@@ -140,81 +176,10 @@ def test_classifier_ignores_padding(pooling):
         (lambda: transformer(10, positions_combine="mix", **SIZES), ["combine", "concat", "'mix'"]),
         (lambda: transformer(10, dropout=2, **SIZES), ["dropout", "less than 1", "2"]),
         (lambda: transformer(10, **{**SIZES, "num_layers": 0}), ["num_layers", "positive", "0"]),
-        (lambda: encoder_classifier(10, 3, "median", **SIZES), ["pooling", "mean", "'median'"]),
+        (lambda: encoder_classifier(10, 3, pooling="median", **SIZES), ["pooling", "mean", "'median'"]),
     ],
 )
 def test_bad_arguments(make, words):
     with pytest.raises(ValueError) as error:
         make()
     assert all(word in str(error.value) for word in words), str(error.value)
-
-
-BUILDS = {
-    "transformer": lambda **options: transformer(10, **SIZES, **options),
-    "encoder_classifier": lambda **options: encoder_classifier(10, 3, **SIZES, **options),
-    "decoder_lm": lambda **options: decoder_lm(10, **SIZES, **options),
-}
-
-
-def policies(model):
-    return {layer.path: layer.dtype_policy.name for layer in model._flatten_layers()}
-
-
-@pytest.mark.parametrize("builder", BUILDS)
-def test_precision_and_name_reach_every_layer_and_are_saved(builder, tmp_path):
-    options = {"norm_first": True, "positions_combine": "concat", "name": "mine"}
-    given = BUILDS[builder](dtype="mixed_bfloat16", **options)
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        model = BUILDS[builder](**options)
-    finally:
-        keras.config.set_dtype_policy("float32")
-    expected = policies(model)
-    assert model.name == "mine" and expected["mine"] == "mixed_bfloat16" and policies(given) == expected
-    model.save(tmp_path / "model.keras")
-    for twin in (keras.models.load_model(tmp_path / "model.keras"), type(model).from_config(model.get_config())):
-        assert twin.name == "mine" and policies(twin) == expected
-
-
-def test_a_model_of_float16_scales_its_loss():
-    model = decoder_lm(10, dtype="mixed_float16", **SIZES)
-    model.compile("adam", "mse")
-    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
-
-
-def test_metadata_travels_with_the_model(tmp_path):
-    model = decoder_lm(10, **SIZES)
-    assert model.metadata == {}
-    model.metadata = {"tokenizers": ["a1"], "step": 1200}
-    model.metadata["step"] += 1
-    model.save(tmp_path / "model.keras")
-    for twin in (keras.models.load_model(tmp_path / "model.keras"), type(model).from_config(model.get_config())):
-        assert twin.metadata == {"tokenizers": ["a1"], "step": 1201}
-    model.metadata["model"] = object()
-    with pytest.raises(ValueError, match="`metadata` must hold JSON values"):
-        model.get_config()
-
-
-@pytest.mark.parametrize(
-    "mode, tied_output",
-    [("int8", True), *(pytest.param(*case, marks=pytest.mark.slow) for case in [("int4", True), ("int8", False)])],
-)
-def test_quantized_models_save_load_and_decode(mode, tied_output, tmp_path):
-    model = spread(transformer(10, **{**SIZES, "num_layers": 1}, tied_output=tied_output))
-    before = array(model(ids()))
-    model.quantize(mode)
-    expected = array(model(ids()))
-    assert 0 < np.abs(expected - before).max() < {"int8": 0.1, "int4": 1.0}[mode]
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(array(loaded(ids())), expected)
-    found = [quick(lambda: beam_search(m.start, m.step, SOURCE, 5, beams=2)[0])() for m in (model, loaded)]  # noqa: B023
-    np.testing.assert_array_equal(*map(array, found))
-
-
-def test_quantization_that_a_file_cannot_tell_is_refused():
-    model = decoder_lm(10, **SIZES)
-    with pytest.raises(ValueError, match="`mode` must be one of .*int8"):
-        model.quantize("float8")
-    with pytest.raises(ValueError, match="`filters` must be None"):
-        model.quantize("int8", filters="decoder")

@@ -1,0 +1,168 @@
+"""Encoder and decoder: positions, dropout and a stack of Transformer blocks."""
+
+import keras
+from keras import ops
+
+from keras_tfm.arguments import one_of, positive, rate
+from keras_tfm.backend import tensors
+from keras_tfm.layers import masks
+from keras_tfm.layers.blocks import NORMS, TransformerDecoderBlock, TransformerEncoderBlock
+from keras_tfm.layers.positions import ENCODINGS, SCHEMES, PositionalEncoding
+
+
+class Stack(masks.MaskedLayer):
+    """What encoder and decoder share: everything except `build` and `call`."""
+
+    Block = TransformerEncoderBlock
+
+    def __init__(
+        self,
+        num_layers=6,
+        num_heads=8,
+        ff_dim=2048,
+        dropout=0.1,
+        positions="sinusoidal",
+        positions_in="input",
+        positions_combine="add",
+        max_length=512,
+        **kwargs,
+    ):
+        options = {name: kwargs.pop(name) for name in self.Block.OPTIONS if name in kwargs}
+        super().__init__(**kwargs)
+        one_of("positions", positions, (*ENCODINGS, *SCHEMES))
+        one_of("positions_in", positions_in, ("input", "every_layer"))
+        policy, numbers = self.dtype_policy, range(positive("num_layers", num_layers))
+        self.dropout = keras.layers.Dropout(rate("dropout", dropout), name=f"{self.name}_dropout", dtype=policy)
+        options |= {"dropout": dropout, "positions": positions if positions in SCHEMES else None, "dtype": policy}
+        self.blocks = [self.Block(num_heads, ff_dim, **options, name=f"{self.name}_{n}") for n in numbers]
+        self.encodings, self.position_denses = [], []  # for the first block, for every block or for none
+        if positions in ENCODINGS:
+            limit = positive("max_length", max_length) if positions == "learned" else None
+            arguments = {"kind": positions, "combine": positions_combine, "max_length": limit, "dtype": policy}
+            numbers = numbers if positions_in == "every_layer" else (0,)
+            self.encodings = [PositionalEncoding(**arguments, name=f"{self.name}_positions_{n}") for n in numbers]
+        self.norm = None
+        if options.get("norm_first"):  # nothing else normalizes the output of the last block
+            self.norm = NORMS[options.get("norm", "layer")](name=f"{self.name}_norm", dtype=policy)
+            self.norm.supports_masking = True  # not set by Keras' RMSNormalization
+
+    def build_layers(self, x_shape, *memory_shape):
+        """Builds the layers for inputs of these shapes."""
+        for number, encoding in enumerate(self.encodings):
+            encoding.build(x_shape)
+            if encoding.combine == "concat":  # back to the width of the input
+                name = f"{self.name}_positions_dense_{number}"
+                dense = keras.layers.Dense(x_shape[-1], name=name, dtype=self.dtype_policy)
+                dense.build(encoding.compute_output_shape(x_shape))
+                self.position_denses.append(dense)
+        for block in self.blocks:
+            block.build(x_shape, *memory_shape)
+        if self.norm is not None:
+            self.norm.build(x_shape)
+
+    def before_block(self, number, x, positions=None, start=0):
+        """The input of a block: adds positions where they enter, and dropout before the first block."""
+        if number < len(self.encodings):
+            encoding = self.encodings[number]
+            x = encoding(x, start=start) if positions is None else encoding(x, positions=positions)
+            x = self.position_denses[number](x) if self.position_denses else x
+        return self.dropout(x) if number == 0 else x
+
+    def after_blocks(self, x):
+        return x if self.norm is None else self.norm(x)
+
+
+@keras.saving.register_keras_serializable(package="keras_tfm")
+class TransformerEncoder(Stack):
+    """A stack of `TransformerEncoderBlock`s with positions; the width is that of the input.
+
+    Args:
+        num_layers: number of blocks.
+        num_heads, ff_dim: number of attention heads and width of the feed-forward network of each block.
+        dropout: dropout rate of the input and of the output of each sublayer.
+        positions: position scheme: "sinusoidal", "learned" or "index", which join the features; "rotary", "relative"
+            or "alibi", which act inside self-attention; or None.
+        positions_in: where the first three join the features: "input", or "every_layer".
+        positions_combine: "add" to the features, or "concat" and a dense layer back to the same width.
+        max_length: number of "learned" positions.
+        **kwargs: any other option of the blocks: `norm_first`, `norm`, `activation`, `score`, `heads`, `num_kv_heads`,
+            `mixing`, `window`, `attention_dropout`, `use_bias`, `kernel_initializer`, `bias_initializer`. With
+            `norm_first`, the output is normalized.
+
+    Call arguments:
+        x, mask, attention_mask: as for `TransformerEncoderBlock`.
+        positions: (batch, length) integers, for packed sequences; `0, 1, …` by default.
+
+    Returns:
+        (batch, length, features).
+
+    >>> encoder = TransformerEncoder(num_layers=2, num_heads=2, ff_dim=32, positions="rotary")
+    >>> print(encoder(ops.ones((2, 3, 8))).shape)
+    (2, 3, 8)
+    """
+
+    def build(self, x_shape):
+        self.build_layers(x_shape)
+
+    def call(self, x, mask=None, attention_mask=None, positions=None):
+        for number, block in enumerate(self.blocks):
+            x = self.before_block(number, x, positions)
+            x = block(x, mask=mask, attention_mask=attention_mask)
+        return self.after_blocks(x)
+
+
+@keras.saving.register_keras_serializable(package="keras_tfm")
+class TransformerDecoder(Stack):
+    """A stack of `TransformerDecoderBlock`s with positions; the width is that of the input.
+
+    Args:
+        **kwargs: those of `TransformerEncoder`, except `causal`.
+
+    Call arguments:
+        x, memory, mask, memory_mask, attention_mask: as for `TransformerDecoderBlock`.
+        positions: (batch, length) integers, for packed sequences; `start, start + 1, …` by default.
+        cache, start, check_room: as for `TransformerDecoderBlock`.
+
+    Returns:
+        (batch, length, features); with a cache, a tuple of that and the new cache.
+
+    >>> decoder, x, memory = TransformerDecoder(2, 2, 32), ops.ones((1, 3, 8)), ops.ones((1, 5, 8))
+    >>> y = decoder(x, memory)
+    >>> y, cache = decoder(x[:, :1], cache=decoder.make_cache(batch_size=1, max_length=3, memory=memory), start=0)
+    >>> y, cache = decoder(x[:, 1:], cache=cache, start=1)
+    """
+
+    Block = TransformerDecoderBlock
+
+    def build(self, x_shape, memory_shape=None):
+        self.build_layers(x_shape, *([] if memory_shape is None else [memory_shape]))
+
+    def call(
+        self,
+        x,
+        memory=None,
+        mask=None,
+        memory_mask=None,
+        attention_mask=None,
+        positions=None,
+        cache=None,
+        start=0,
+        check_room=True,
+    ):
+        given = {"memory": memory, "mask": mask, "memory_mask": memory_mask, "attention_mask": attention_mask}
+        if cache is None:
+            for number, block in enumerate(self.blocks):
+                x = block(self.before_block(number, x, positions), **given)
+            return self.after_blocks(x)
+        start = tensors.whole("start", start)
+        room = ops.shape(cache[0]["self"]["k"])[2]
+        given |= {"start": start, "past": masks.causal(ops.shape(x)[1], room, start), "check_room": check_room}
+        new_cache = []
+        for number, (block, old) in enumerate(zip(self.blocks, cache, strict=True)):
+            x, new = block(self.before_block(number, x, positions, start), cache=old, **given)
+            new_cache.append(new)
+        return self.after_blocks(x), new_cache
+
+    def make_cache(self, batch_size, max_length, memory=None, memory_mask=None, masked=True):
+        """A list with the cache of each block, see `TransformerDecoderBlock.make_cache`."""
+        return [block.make_cache(batch_size, max_length, memory, memory_mask, masked) for block in self.blocks]

@@ -1,0 +1,74 @@
+"""What all models of this package share: how they are saved, quantized and protected from other threads."""
+
+import json
+import threading
+
+import keras
+
+from keras_tfm.arguments import one_of
+
+# Earlier versions saved the name of the function that built the model; the class is registered under its own name.
+BUILDERS = {"transformer": "Transformer", "encoder_classifier": "EncoderClassifier", "decoder_lm": "DecoderLM"}
+
+
+@keras.saving.register_keras_serializable(package="keras_tfm")
+class SequenceModel(keras.Model):
+    """A functional model that is saved as the arguments of its constructor.
+
+    `keras.models.clone_model` returns a plain functional model, without methods and metadata; for a copy with both, use
+    `type(model).from_config(model.get_config())`.
+
+    Attributes:
+        arguments: the arguments of the constructor.
+        metadata: a dict of JSON values that is saved with the model, such as fingerprints of its tokenizers.
+        running: a lock that `fit`, `evaluate` and `predict` hold. Other threads must wait, since Keras on JAX moves the
+            weights out of the model while they run.
+        quantization: None, or the config that `quantize` was called with, as JSON values.
+    """
+
+    def __init__(self, inputs, outputs, arguments):
+        super().__init__(inputs=inputs, outputs=outputs, name=arguments["name"])
+        self.running = threading.RLock()
+        self.dtype_policy = arguments["dtype"]  # Keras reads it to decide whether to scale the loss
+        self.arguments, self.metadata, self.quantization = arguments, {}, None
+
+    def fit(self, *args, **kwargs):
+        with self.running:
+            return super().fit(*args, **kwargs)
+
+    def evaluate(self, *args, **kwargs):
+        with self.running:
+            return super().evaluate(*args, **kwargs)
+
+    def predict(self, *args, **kwargs):
+        with self.running:
+            return super().predict(*args, **kwargs)
+
+    def get_config(self):
+        try:
+            metadata = json.loads(json.dumps(self.metadata))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"`metadata` must contain only JSON values. Received: {self.metadata}") from error
+        return {"metadata": metadata, "quantization": self.quantization, **self.arguments}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        arguments = dict(config)
+        metadata, quantization = arguments.pop("metadata", {}), arguments.pop("quantization", None)
+        if "builder" in arguments:  # saved by an earlier version
+            cls = keras.saving.get_registered_object(f"keras_tfm>{BUILDERS[arguments.pop('builder')]}")
+            arguments["flat"] = True
+        model = cls(**arguments)
+        model.metadata = metadata
+        if quantization:  # before the weights are loaded, which are those of quantized layers
+            model.quantize(config=keras.saving.deserialize_keras_object(quantization))
+        return model
+
+    def quantize(self, mode=None, config=None, filters=None):
+        """Quantizes all dense layers to "int8" or "int4"; embeddings keep their precision."""
+        one_of("mode", mode, ("int8", "int4"))
+        if filters is not None:
+            raise ValueError(f"`filters` must be None, since they cannot be saved. Received: {filters=}")
+        dense = keras.layers.Dense, keras.layers.EinsumDense  # Keras warns about each layer of another kind
+        super().quantize(mode, config, filters=lambda layer: isinstance(layer, dense))
+        self.quantization = keras.saving.serialize_keras_object(config)

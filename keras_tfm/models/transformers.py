@@ -1,0 +1,302 @@
+"""Transformers as functional models: an encoder-decoder, a classifier and a language model."""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_tfm import kernels, recording
+from keras_tfm.arguments import one_of, positive
+from keras_tfm.backend.tensors import without_mask
+from keras_tfm.layers import TransformerDecoder, TransformerEncoder, masks
+from keras_tfm.models.sequence import SequenceModel
+from keras_tfm.recipes import PRESETS
+
+
+@keras.saving.register_keras_serializable(package="keras_tfm")
+class TokenEmbedding(keras.layers.ReversibleEmbedding):
+    """Embeddings times √dim, as in the paper, with a mask where the id is 0; `reverse=True` computes logits."""
+
+    def call(self, inputs, reverse=False):
+        if reverse:
+            return self.logits(inputs)
+        rows = kernels.current().take(self.embeddings, inputs, axis=0)
+        return ops.cast(rows, self.compute_dtype) * math.sqrt(self.output_dim)
+
+    def logits(self, x):
+        if self.tie_weights:
+            return kernels.current().logits(x, self.embeddings)
+        return super().call(x, reverse=True)
+
+    def compute_mask(self, inputs, mask=None):  # Keras would attach its mask to a tensor that `call` does not return
+        return ops.not_equal(inputs, 0) if "int" in keras.backend.standardize_dtype(inputs.dtype) else None
+
+
+@keras.saving.register_keras_serializable(package="keras_tfm")
+class Pooling(masks.MaskedLayer):
+    """Features of a text from those of its tokens, (batch, length, features) → (batch, features).
+
+    Args:
+        kind: "mean", "max" or "first".
+    """
+
+    def __init__(self, kind="mean", **kwargs):
+        super().__init__(**kwargs)
+        self.kind = one_of("pooling", kind, ("mean", "max", "first"))
+
+    def call(self, x, mask=None):
+        if self.kind == "first":
+            return x[:, 0]
+        mask = ops.expand_dims(ops.ones(ops.shape(x)[:2], "bool") if mask is None else mask, -1)
+        if self.kind == "max":
+            return ops.max(ops.where(mask, x, -1e4), axis=1)
+        weights = ops.cast(mask, "float32")  # which counts exactly, unlike half precision
+        return ops.cast(ops.sum(ops.cast(x, "float32") * weights, axis=1) / ops.sum(weights, axis=1), x.dtype)
+
+    def compute_mask(self, inputs, mask=None):
+        return None
+
+    def compute_output_shape(self, x_shape):
+        return x_shape[0], x_shape[-1]
+
+
+@keras.saving.register_keras_serializable(package="keras_tfm")
+class Transformer(SequenceModel):
+    """The encoder-decoder of https://arxiv.org/abs/1706.03762.
+
+    It maps ids `{"source": (batch, source length), "target": (batch, target length)}`, where 0 is padding, to logits
+    (batch, target length, target vocabulary).
+
+    Args:
+        vocab_size: number of tokens; of the source only if there is a `target_vocab_size`.
+        target_vocab_size: number of target tokens, if source and target do not share their embeddings.
+        model_dim: width of embeddings, encoder and decoder.
+        num_decoder_layers: number of blocks of the decoder, if it differs from `num_layers`.
+        tied_output: whether the logits are computed with the target embeddings.
+        packed: whether each row may contain several pairs. The model then has four more inputs (batch, length):
+            `source_segments`, `source_positions`, `target_segments`, `target_positions`.
+        dtype: precision of all layers, such as "mixed_bfloat16"; by default Keras' global policy.
+        name: name of the model.
+        flat: whether the blocks are layers of the model itself, as in files of earlier versions, and not of the layers
+            `encoder` and `decoder`. The results are the same.
+        **options: options of `TransformerEncoder`, for encoder and decoder.
+    """
+
+    def __init__(
+        self,
+        vocab_size,
+        target_vocab_size=None,
+        model_dim=512,
+        num_decoder_layers=None,
+        tied_output=True,
+        packed=False,
+        dtype=None,
+        name=None,
+        flat=False,
+        **options,
+    ):
+        arguments = {"vocab_size": vocab_size, "target_vocab_size": target_vocab_size, "model_dim": model_dim}
+        arguments |= {"num_decoder_layers": num_decoder_layers, "tied_output": tied_output, "packed": packed}
+        arguments |= {"dtype": policy_name(dtype), "name": name or "transformer", "flat": flat, **options}
+        dtype = arguments["dtype"]
+        encoder = TransformerEncoder(**options, dtype=dtype, name="encoder")
+        decoder_layers = {"num_layers": num_decoder_layers} if num_decoder_layers else {}
+        decoder = TransformerDecoder(**options | decoder_layers, dtype=dtype, name="decoder")
+        if target_vocab_size is None:
+            embed = embed_target = embedding(vocab_size, model_dim, tied_output, "embedding", dtype)
+        else:
+            embed = embedding(vocab_size, model_dim, True, "source_embedding", dtype)
+            embed_target = embedding(target_vocab_size, model_dim, tied_output, "target_embedding", dtype)
+
+        names, of_source, of_target = ["source", "target"], {}, {}
+        if packed:
+            names += [f"{side}_{what}" for side in ("source", "target") for what in ("segments", "positions")]
+        inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in names}
+        if packed:
+            segments = inputs["source_segments"], inputs["target_segments"]
+            of_source = {"positions": inputs["source_positions"], "attention_mask": masks.segments(segments[0])}
+            of_target = {"positions": inputs["target_positions"], "attention_mask": masks.segments(segments[1])}
+            of_target["memory_mask"] = masks.segments(segments[1], segments[0])
+        memory = applied(encoder, flat, embed(inputs["source"]), **of_source)
+        x = applied(decoder, flat, embed_target(inputs["target"]), memory, **of_target)
+        super().__init__(inputs, embed_target(x, reverse=True), arguments)
+        self.source_embedding, self.target_embedding = embed, embed_target
+        self.encoder, self.decoder = encoder, decoder
+
+    def encode(self, ids, padded=True):
+        """Features of source ids (batch, length): (batch, length, model_dim). `padded=False`: no id is 0."""
+        return self.encoder(embedded(self.source_embedding, ids, padded))
+
+    def start(self, sources, max_length, padded=True):
+        """The cache for decoding up to `max_length` tokens, for source ids (batch, length)."""
+        memory = self.encode(sources, padded)
+        return self.decoder.make_cache(ops.shape(sources)[0], max_length, memory, masked=False)
+
+    def step(self, tokens, position, cache, check_room=True):
+        """The next tokens of each hypothesis.
+
+        Args:
+            tokens: ids (batch, n). All of them count as tokens, 0 too. The batch may be a multiple of that of the
+                sources: several consecutive hypotheses for each source.
+            position: position of the first of them.
+            cache: that of `start` or of the previous step.
+            check_room: whether to check that the cache has room for them.
+
+        Returns:
+            logits (batch, n, vocabulary) and the new cache.
+        """
+        x = embedded(self.target_embedding, tokens, padded=False)
+        x, cache = self.decoder(x, cache=cache, start=position, check_room=check_room)
+        return self.target_embedding(x, reverse=True), cache
+
+    def step_and_attention(self, tokens, position, cache, check_room=True):
+        """`step`, and how much the last token attends to each source token, (batch, source length)."""
+        with recording.capture_attention() as maps:
+            logits, cache = self.step(tokens, position, cache, check_room)
+        # (sources, heads, hypotheses · n, source length)
+        (weights,) = maps[self.decoder.blocks[-1].memory_attention.path]
+        weights = ops.reshape(ops.mean(weights, axis=1), (*ops.shape(tokens), ops.shape(weights)[-1]))
+        return logits, cache, weights[:, -1]
+
+
+@keras.saving.register_keras_serializable(package="keras_tfm")
+class EncoderClassifier(SequenceModel):
+    """An encoder that classifies texts: ids (batch, length), where 0 is padding → float32 logits (batch, num_classes).
+
+    Args:
+        vocab_size, num_classes: number of tokens and of classes.
+        pooling: features of a text: the "mean" or "max" of its tokens' features, or those of the "first" token.
+        model_dim, dtype, name, flat: as for `Transformer`.
+        **options: options of `TransformerEncoder`.
+    """
+
+    def __init__(
+        self, vocab_size, num_classes, pooling="mean", model_dim=512, dtype=None, name=None, flat=False, **options
+    ):
+        arguments = {"vocab_size": vocab_size, "num_classes": num_classes, "pooling": pooling, "model_dim": model_dim}
+        arguments |= {"dtype": policy_name(dtype), "name": name or "encoder_classifier", "flat": flat, **options}
+        dtype = arguments["dtype"]
+        encoder = TransformerEncoder(**options, dtype=dtype, name="encoder")
+        embed = embedding(vocab_size, model_dim, True, "embedding", dtype)
+        pool = Pooling(pooling, dtype=dtype, name="pooling")
+        classes = keras.layers.Dense(positive("num_classes", num_classes), dtype="float32", name="classes")
+        source = keras.Input((None,), dtype="int32", name="source")
+        super().__init__(source, classes(pool(applied(encoder, flat, embed(source)))), arguments)
+        self.source_embedding, self.encoder, self.pooling, self.classes = embed, encoder, pool, classes
+
+    def encode(self, ids, padded=True):
+        """Features of texts (batch, model_dim), for ids (batch, length). `padded=False`: no id is 0."""
+        return self.pooling(self.encoder(embedded(self.source_embedding, ids, padded)))
+
+
+@keras.saving.register_keras_serializable(package="keras_tfm")
+class DecoderLM(SequenceModel):
+    """A decoder-only language model that predicts the next token.
+
+    It maps ids (batch, length), where 0 is padding, to logits (batch, length, vocab_size).
+
+    Args:
+        vocab_size: number of tokens.
+        tied_output: whether the logits are computed with the embeddings.
+        model_dim, dtype, name, flat: as for `Transformer`.
+        **options: options of `TransformerDecoder`.
+    """
+
+    def __init__(self, vocab_size, tied_output=True, model_dim=512, dtype=None, name=None, flat=False, **options):
+        arguments = {"vocab_size": vocab_size, "tied_output": tied_output, "model_dim": model_dim}
+        arguments |= {"dtype": policy_name(dtype), "name": name or "decoder_lm", "flat": flat, **options}
+        dtype = arguments["dtype"]
+        decoder = TransformerDecoder(**options, dtype=dtype, name="decoder")
+        embed = embedding(vocab_size, model_dim, tied_output, "embedding", dtype)
+        target = keras.Input((None,), dtype="int32", name="target")
+        super().__init__(target, embed(applied(decoder, flat, embed(target)), reverse=True), arguments)
+        self.target_embedding, self.decoder = embed, decoder
+
+    def encode(self, ids, padded=True):
+        """Features of ids (batch, length): (batch, length, model_dim). `padded=False`: no id is 0."""
+        return self.decoder(embedded(self.target_embedding, ids, padded))
+
+    def start(self, sources, max_length, padded=True):
+        """The cache for as many rows as `sources` has, and up to `max_length` tokens."""
+        return self.decoder.make_cache(ops.shape(sources)[0], max_length, masked=False)
+
+    step = Transformer.step
+
+
+def embedding(vocab_size, dim, tied, name, dtype):
+    """Initialized so that features have unit size, and so have logits of features of unit size."""
+    initializer = keras.initializers.RandomNormal(stddev=positive("model_dim", dim) ** -0.5)
+    vocab_size = positive("vocab_size", vocab_size)
+    return TokenEmbedding(vocab_size, dim, tied, initializer, mask_zero=True, name=name, dtype=dtype)
+
+
+def embedded(layer, ids, padded):
+    """Embeddings of ids, with a mask only if they are padded."""
+    return layer(ids) if padded else without_mask(layer(ids))
+
+
+def applied(stack, flat, *inputs, **kwargs):
+    """Calls a stack of blocks as one layer of a functional model, or if `flat` as many layers."""
+    if not flat:
+        return stack(*inputs, **kwargs)
+    stack.build(*(x.shape for x in inputs))
+    return stack.call(*inputs, **kwargs)
+
+
+def policy_name(dtype):
+    """The name of a precision, which is saved so that the model loads with it."""
+    name = keras.dtype_policies.get(dtype).name
+    keras.dtype_policies.get(name)  # raises an error for a policy that has no such name
+    return name
+
+
+def transformer(vocab_size, preset=None, **options):
+    """A `Transformer`: the encoder-decoder of https://arxiv.org/abs/1706.03762, by default with the sizes of "base".
+
+    Args:
+        vocab_size: number of tokens.
+        preset: a name in `PRESETS`, for the sizes.
+        **options: arguments of `Transformer` and `TransformerEncoder`; they override those of the preset.
+
+    >>> model = transformer(vocab_size=100, preset="tiny", num_layers=2)
+    >>> ids = {"source": ops.ones((2, 7), dtype="int32"), "target": ops.ones((2, 5), dtype="int32")}
+    >>> print(model(ids).shape)
+    (2, 5, 100)
+    """
+    return Transformer(vocab_size, **sizes(preset) | options)
+
+
+def encoder_classifier(vocab_size, num_classes, preset=None, **options):
+    """An `EncoderClassifier`: an encoder that classifies texts.
+
+    Args:
+        vocab_size, num_classes: number of tokens and of classes.
+        preset: a name in `PRESETS`, for the sizes.
+        **options: arguments of `EncoderClassifier` and `TransformerEncoder`; they override those of the preset.
+
+    >>> model = encoder_classifier(vocab_size=100, num_classes=3, preset="tiny")
+    >>> print(model(ops.ones((2, 7), dtype="int32")).shape)
+    (2, 3)
+    """
+    return EncoderClassifier(vocab_size, num_classes, **sizes(preset, "num_decoder_layers") | options)
+
+
+def decoder_lm(vocab_size, preset=None, **options):
+    """A `DecoderLM`: a decoder-only language model that predicts the next token.
+
+    Args:
+        vocab_size: number of tokens.
+        preset: a name in `PRESETS`, for the sizes.
+        **options: arguments of `DecoderLM` and `TransformerDecoder`; they override those of the preset.
+
+    >>> model = decoder_lm(vocab_size=100, preset="tiny")
+    >>> print(model(ops.ones((2, 7), dtype="int32")).shape)
+    (2, 7, 100)
+    """
+    return DecoderLM(vocab_size, **sizes(preset, "num_decoder_layers") | options)
+
+
+def sizes(preset, *without):
+    """The options of a preset, except some; none if there is no preset."""
+    one_of("preset", preset, (None, *PRESETS))
+    return {name: size for name, size in PRESETS.get(preset, {}).items() if name not in without}

@@ -1,0 +1,149 @@
+import json
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+from conftest import IN_TENSORFLOW, array, assert_close, quick, spread
+
+from keras_tfm import runs
+from keras_tfm.decoding import beam_search
+from keras_tfm.models import decoder_lm, encoder_classifier, transformer
+
+SIZES = {"num_layers": 2, "model_dim": 16, "num_heads": 2, "ff_dim": 32}
+SOURCE = np.array([[5, 6, 7, 8, 2, 0], [9, 8, 2, 0, 0, 0]])
+TARGET = np.array([[1, 4, 5, 6, 7], [1, 9, 4, 0, 0]])
+IDS = {"source": SOURCE, "target": TARGET}
+
+
+BUILDS = {
+    "transformer": lambda **options: transformer(10, **SIZES, **options),
+    "encoder_classifier": lambda **options: encoder_classifier(10, 3, **SIZES, **options),
+    "decoder_lm": lambda **options: decoder_lm(10, **SIZES, **options),
+}
+
+
+def policies(model):
+    return {layer.path: layer.dtype_policy.name for layer in model._flatten_layers()}
+
+
+@pytest.mark.parametrize("builder", BUILDS)
+def test_precision_and_name_reach_every_layer_and_are_saved(builder, tmp_path):
+    options = {"norm_first": True, "positions_combine": "concat", "name": "mine"}
+    given = BUILDS[builder](dtype="mixed_bfloat16", **options)
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = BUILDS[builder](**options)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    expected = policies(model)
+    assert model.name == "mine" and expected["mine"] == "mixed_bfloat16" and policies(given) == expected
+    model.save(tmp_path / "model.keras")
+    for twin in (keras.models.load_model(tmp_path / "model.keras"), type(model).from_config(model.get_config())):
+        assert twin.name == "mine" and policies(twin) == expected
+
+
+def test_a_model_of_float16_scales_its_loss():
+    model = decoder_lm(10, dtype="mixed_float16", **SIZES)
+    model.compile("adam", "mse")
+    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+
+
+def test_metadata_travels_with_the_model(tmp_path):
+    model = decoder_lm(10, **SIZES)
+    assert model.metadata == {}
+    model.metadata = {"tokenizers": ["a1"], "step": 1200}
+    model.metadata["step"] += 1
+    model.save(tmp_path / "model.keras")
+    for twin in (keras.models.load_model(tmp_path / "model.keras"), type(model).from_config(model.get_config())):
+        assert twin.metadata == {"tokenizers": ["a1"], "step": 1201}
+    model.metadata["model"] = object()
+    with pytest.raises(ValueError, match="`metadata` must contain only JSON values"):
+        model.get_config()
+
+
+@pytest.mark.parametrize(
+    "mode, tied_output",
+    [("int8", True), *(pytest.param(*case, marks=pytest.mark.slow) for case in [("int4", True), ("int8", False)])],
+)
+def test_quantized_models_save_load_and_decode(mode, tied_output, tmp_path):
+    model = spread(transformer(10, **{**SIZES, "num_layers": 1}, tied_output=tied_output))
+    before = array(model(IDS))
+    model.quantize(mode)
+    expected = array(model(IDS))
+    assert 0 < np.abs(expected - before).max() < {"int8": 0.1, "int4": 1.0}[mode]
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(array(loaded(IDS)), expected)
+    found = [quick(lambda: beam_search(m.start, m.step, SOURCE, 5, beams=2)[0])() for m in (model, loaded)]  # noqa: B023
+    np.testing.assert_array_equal(*map(array, found))
+
+
+def test_quantization_that_a_file_cannot_tell_is_refused():
+    model = decoder_lm(10, **SIZES)
+    with pytest.raises(ValueError, match="`mode` must be one of .*int8"):
+        model.quantize("float8")
+    with pytest.raises(ValueError, match="`filters` must be None"):
+        model.quantize("int8", filters="decoder")
+
+
+EARLIER = pathlib.Path(__file__).parent / "earlier"  # one file per order of layers, written before stacks were layers
+
+
+def outputs(model, expected):
+    names = [x.name for x in model.inputs]
+    inputs = {name: expected[name] for name in names}
+    return array(model(inputs if len(names) > 1 else inputs[names[0]]))
+
+
+@pytest.mark.parametrize("load", [keras.models.load_model, runs.load_keras])
+@pytest.mark.parametrize("file", sorted(EARLIER.glob("*.keras")), ids=lambda file: file.stem)
+def test_files_of_earlier_versions_load_and_are_saved_again(file, load, tmp_path):
+    expected = np.load(EARLIER / "logits.npz")
+    model = load(file)
+    assert_close(outputs(model, expected), expected[file.stem])
+    assert model.metadata == {"made": file.stem}
+    model.save(tmp_path / "again.keras")
+    again = load(tmp_path / "again.keras")
+    assert_close(outputs(again, expected), expected[file.stem])
+    assert type(again) is type(model) and again.get_config() == model.get_config()
+    if hasattr(model, "step"):
+        target = expected["target"][:1]
+        logits = again.step(target, 0, again.start(expected["source"][:1], 5))[0]
+        assert_close(logits, expected[file.stem][:1])
+
+
+def test_models_of_earlier_files_have_the_same_weights_as_new_ones():
+    model = keras.models.load_model(EARLIER / "every_layer_concat.keras")
+    new = type(model).from_config(model.get_config() | {"flat": False})
+    assert {w.path: w.shape for w in new.weights} == {w.path: w.shape for w in model.weights}
+    assert [layer.name for layer in new.layers] == ["source", "embedding", "target", "encoder", "decoder"]
+    assert len(model.layers) > len(new.layers)
+
+
+@pytest.mark.parametrize("builder", BUILDS)
+def test_models_are_ordinary_keras_models(builder, tmp_path):
+    model, lines = spread(BUILDS[builder]()), []
+    model.summary(print_fn=lines.append)
+    stack = "decoder" if builder == "decoder_lm" else "encoder"
+    assert stack in "".join(lines) and model.get_layer(stack) is getattr(model, stack)
+    inputs = IDS if builder == "transformer" else SOURCE
+    clone = keras.models.clone_model(model)  # a plain functional model: Keras calls no constructor but its own
+    clone.set_weights(model.get_weights())
+    assert_close(clone(inputs), model(inputs))
+    model.metadata = {"step": 3}
+    copy = type(model).from_config(model.get_config())
+    copy.set_weights(model.get_weights())
+    assert copy.metadata == model.metadata and type(copy) is type(model)
+    assert_close(copy(inputs), model(inputs))
+    json.dumps(model.get_config())
+
+
+@IN_TENSORFLOW
+def test_keras_exports_the_models(tmp_path):
+    import tensorflow as tf
+
+    model = spread(transformer(10, **SIZES))
+    model.export(tmp_path / "model", verbose=False)
+    served = tf.saved_model.load(tmp_path / "model").serve({name: tf.constant(x, "int32") for name, x in IDS.items()})
+    assert_close(served, model(IDS))
