@@ -1,12 +1,12 @@
-"""Keeps notes that TensorFlow and XLA write for their developers away from the users of the command."""
+"""Hides log messages that TensorFlow and XLA write for their own developers."""
 
 import os
 import re
 import signal
 import sys
 
-# TensorFlow's C++ code logs before it has read TF_CPP_MIN_LOG_LEVEL: information and warnings, and the error that a
-# machine without an NVIDIA driver has none. LiteRT says what it computes with.
+# TensorFlow's C++ code logs before it reads TF_CPP_MIN_LOG_LEVEL: information, warnings, and an error on machines
+# without an NVIDIA driver. LiteRT reports what it computes with.
 NOTE = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog|INFO: Created TensorFlow Lite|normalizer\.cc|"
     rb"[IW]\d{4} \d\d:\d\d:\d|"
@@ -15,25 +15,25 @@ NOTE = re.compile(
 
 
 def without_developer_notes():
-    """From now on, what C++ writes to standard error passes a filter; what Python writes there does not.
+    """Filters what C++ code writes to standard error from now on; Python's own output is not touched.
 
-    The filter is a process of its own, so that the last words of a process that crashes come through.
+    The filter is a separate process, so the last words of a process that crashes still come through.
     """
-    if sys.stderr is None:  # closed by whoever started this
+    if sys.stderr is None:  # closed by whoever started this process
         return
     read, write = os.pipe()
     real = os.dup(sys.stderr.fileno())
     sys.stderr.flush()
     if os.fork() == 0:
         try:
-            for number in (signal.SIGINT, signal.SIGTERM):  # for the command, which may have something to say
+            for number in (signal.SIGINT, signal.SIGTERM):  # the command handles them, and may have something to say
                 signal.signal(number, signal.SIG_IGN)
             os.close(write)
             for line in os.fdopen(read, "rb"):
                 if not NOTE.match(line):
                     os.write(real, line)
         finally:
-            os._exit(0)  # also if nobody reads standard error: this process must not go on as a second command
+            os._exit(0)  # whatever happens: this process must not go on as a second command
     os.close(read)
     sys.stderr = os.fdopen(real, "w", buffering=1, encoding="utf-8", errors="backslashreplace")
     os.dup2(write, 2)

@@ -1,21 +1,21 @@
-"""Progress of long work on standard error; imports nothing heavy, so that every module may use it."""
+"""Progress of long work on standard error. Imports nothing heavy, so every module can use it."""
 
 import sys
 import time
 
-TERMINAL_SECONDS, LOG_SECONDS = 0.1, 10.0  # between two updates: of the line on a terminal, of the lines in a log file
+TERMINAL_SECONDS, LOG_SECONDS = 0.1, 10.0  # time between two updates, on a terminal and in a log file
 
 
 class Progress:
-    """Shows how far some work has come: a line that is redrawn on a terminal, now and then a new line elsewhere.
+    """Shows the progress of some work: one line that is redrawn on a terminal, or a new line from time to time in a log.
 
     Args:
-        total: how many items there are, or None if nobody knows.
+        total: number of items, or None if it is not known.
         label: what is being done, such as "translating".
-        unit: one item, such as "sentence"; its plural ends with s.
-        verbose: 0 for silence.
+        unit: what an item is, such as "sentence"; the plural is formed with s.
+        verbose: 0 for no output.
 
-    Work that ends within `LOG_SECONDS` writes nothing into a log file. One object belongs to one thread.
+    Nothing is written to a log if the work takes less than `LOG_SECONDS`. Use each object in one thread only.
 
     >>> with Progress(2, "translating", "sentence", verbose=0) as bar:
     ...     bar.add(2)
@@ -26,7 +26,7 @@ class Progress:
         self.stream = sys.stderr if verbose else None
         self.terminal = self.stream is not None and self.stream.isatty()
         self.began = self.shown = time.monotonic()
-        self.width = 0  # of the line last shown, which the next one must cover
+        self.width = 0  # width of the last line, which the next one must cover
         if self.terminal:
             self._show()
 
@@ -37,13 +37,13 @@ class Progress:
         self.close()
 
     def add(self, count=1):
-        """Counts items that are done."""
+        """Adds to the number of completed items."""
         self.done += count
         if time.monotonic() - self.shown >= (TERMINAL_SECONDS if self.terminal else LOG_SECONDS):
             self._show()
 
     def close(self):
-        """Shows where the work has ended, unless nothing has been shown so far; further calls do nothing."""
+        """Shows the final state if anything was shown before. Further calls do nothing."""
         if self.width:
             self._show(last=True)
         self.stream = None
@@ -53,10 +53,8 @@ class Progress:
             return
         self.shown = time.monotonic()
         line = self._line(self.shown - self.began, last)
-        if self.terminal:
-            self.stream.write("\r" + line.ljust(self.width) + "\n" * last)
-        else:
-            self.stream.write(line + "\n")
+        text = "\r" + line.ljust(self.width) + "\n" * last if self.terminal else line + "\n"
+        self.stream.write(text)
         self.stream.flush()
         self.width = len(line)
 
@@ -73,7 +71,7 @@ class Progress:
 
 
 def duration(seconds):
-    """Seconds in words.
+    """A number of seconds in words.
 
     >>> duration(42), duration(150), duration(8000)
     ('42 s', '2 min 30 s', '2 h 13 min')
@@ -81,6 +79,6 @@ def duration(seconds):
     seconds = round(seconds)
     if seconds < 60:
         return f"{seconds} s"
-    return (
-        f"{seconds // 60} min {seconds % 60} s" if seconds < 3600 else f"{seconds // 3600} h {seconds // 60 % 60} min"
-    )
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    return f"{seconds // 3600} h {seconds // 60 % 60} min"
