@@ -1,16 +1,18 @@
-"""How good translations are, and how fast they come."""
+"""Scores of translations, and speed of translators."""
 
+import operator
 import time
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_tfm import extras
 from keras_tfm.arguments import one_of
 from keras_tfm.batches import model_inputs, padded
 from keras_tfm.progress import Progress
 
-# What the numbers of `evaluate` mean.
+# Units of the numbers that `evaluate` returns.
 UNITS = {
     "bleu": "of 100",
     "chrf": "of 100",
@@ -22,11 +24,11 @@ UNITS = {
 
 
 def scores(hypotheses, references, tokenize="13a"):
-    """BLEU and chrF by sacreBLEU, and the percentage of translations that are exactly right.
+    """BLEU and chrF by sacreBLEU, and the percentage of translations that equal their reference.
 
     Args:
-        hypotheses, references: lists of strings, a reference for each hypothesis.
-        tokenize: sacreBLEU's tokeniser, such as "13a", "zh", "ja-mecab"; "none" for text that is tokens already.
+        hypotheses, references: lists of strings, one reference for each hypothesis.
+        tokenize: sacreBLEU's tokenizer, such as "13a", "zh", "ja-mecab"; "none" if the texts are already tokenized.
 
     Returns:
         `{"bleu": 0 … 100, "chrf": 0 … 100, "exact": 0 … 100, "signatures": {…}}`.
@@ -38,30 +40,29 @@ def scores(hypotheses, references, tokenize="13a"):
     hypotheses, references = list(hypotheses), list(references)
     metrics = _metrics(hypotheses, references, tokenize)
     result = {name: metric.corpus_score(hypotheses, [references]).score for name, metric in metrics.items()}
-    result["exact"] = float(
-        100 * np.mean([ours == theirs for ours, theirs in zip(hypotheses, references, strict=True)])
-    )
+    result["exact"] = 100 * sum(map(operator.eq, hypotheses, references)) / len(references)
     result["signatures"] = {name: str(metric.get_signature()) for name, metric in metrics.items()}
     return result
 
 
 def _metrics(hypotheses, references, tokenize):
-    """Those of sacreBLEU, if there is a reference for each hypothesis."""
+    """sacreBLEU's metrics, after a check of the arguments of `scores`."""
     if len(hypotheses) != len(references) or not references:
         received = f"{len(hypotheses)} translations, {len(references)} references"
-        raise ValueError(f"`references` must be as many as the translations, at least one. Received: {received}")
-    one_of("tokenize", tokenize, list(sacrebleu().BLEU.TOKENIZERS))
-    return {"bleu": sacrebleu().BLEU(tokenize=tokenize, force=tokenize == "none"), "chrf": sacrebleu().CHRF()}
+        raise ValueError(f"`references` must hold one text for each translation, at least one. Received: {received}")
+    sacrebleu = extras.load("sacrebleu")
+    one_of("tokenize", tokenize, sacrebleu.BLEU.TOKENIZERS)
+    return {"bleu": sacrebleu.BLEU(tokenize=tokenize, force=tokenize == "none"), "chrf": sacrebleu.CHRF()}
 
 
 def evaluate(translator, sources, references, tokenize="13a", verbose=0):
-    """`scores` of a translator and its sentences per second, compiling included; see `UNITS`.
+    """`scores` of a translator and its speed in sentences per second, including compilation; see `UNITS`.
 
-    Of a `Translator` also its `perplexity` on the references and tokens per second, which the runners of
-    `keras_tfm.exported` do not know. With `verbose=1`, shows its progress.
+    For a `Translator`, also the `perplexity` of the references and tokens per second; `keras_tfm.exported` cannot tell
+    these. `verbose=1` shows progress.
     """
     sources, references = list(sources), list(references)
-    _metrics(sources, references, tokenize)  # what cannot be scored need not be translated
+    _metrics(sources, references, tokenize)  # check the arguments before the long work
     start = time.perf_counter()
     hypotheses = translator(sources, verbose=verbose)
     seconds = time.perf_counter() - start
@@ -74,41 +75,35 @@ def evaluate(translator, sources, references, tokenize="13a", verbose=0):
 
 
 def perplexity(translator, sources, references, batch_size=64, verbose=0):
-    """exp of the mean negative log-probability of the references' tokens, end tokens among them; of the first model."""
-    model, total, count = translator.models[0], 0.0, 0
-    limit = translator.max_length - 1
-    pairs = [
-        (source[:limit], target[:limit])
-        for source, target in zip(
-            translator.source_tokenizer.encode(sources), translator.target_tokenizer.encode(references), strict=True
-        )
-    ]
+    """Perplexity per token of the references, counting end tokens, under the translator's first model."""
+    model, limit, total, count = translator.models[0], translator.max_length - 1, 0.0, 0
+    sides = translator.source_tokenizer.encode(sources), translator.target_tokenizer.encode(references)
+    pairs = [(source[:limit], target[:limit]) for source, target in zip(*sides, strict=True)]
     pairs.sort(key=lambda pair: max(map(len, pair)))
     with Progress(len(pairs), "measuring perplexity", "pair", verbose) as bar:
         for first in range(0, len(pairs), batch_size):
             members = pairs[first : first + batch_size]
-            # widths are multiples of 16, so that few of them occur
+            # widths are multiples of 16, so that there are few shapes to compile
             source, labels = (
                 padded(side, (max(map(len, side)) // 16 + 1) * 16, batch_size) for side in zip(*members, strict=True)
             )
             logits = model.predict_on_batch(model_inputs(source, labels, model.arguments.get("packed")))
             losses = keras.losses.sparse_categorical_crossentropy(labels, logits.astype("float32"), from_logits=True)
-            real = labels > 0
-            total, count = total + float(ops.sum(losses * real)), count + int(real.sum())
+            total, count = total + float(ops.sum(losses * (labels > 0))), count + int((labels > 0).sum())
             bar.add(len(members))
     return float(np.exp(total / count))
 
 
 class TranslationScores(keras.callbacks.Callback):
-    """Translates a validation sample after each epoch of `fit`, and adds `val_bleu` and `val_chrf` to the logs.
+    """Translates a validation sample after each epoch of `fit` and adds `val_bleu` and `val_chrf` to the logs.
 
-    Callbacks after it in the list see these: `EarlyStopping("val_bleu", mode="max")`, `ModelCheckpoint`, `TrainingRun`.
+    Callbacks later in the list can use them: `EarlyStopping("val_bleu", mode="max")`, `ModelCheckpoint`, `TrainingRun`.
 
     Args:
         translator: a `Translator` of the model that is trained.
         sources, references: lists of strings.
         tokenize: as for `scores`.
-        every: translate after every so many epochs; between them, the last scores are repeated.
+        every: number of epochs between two translations, during which the last scores are repeated.
     """
 
     def __init__(self, translator, sources, references, tokenize="13a", every=1):
@@ -123,12 +118,3 @@ class TranslationScores(keras.callbacks.Callback):
             self.last = {"val_bleu": result["bleu"], "val_chrf": result["chrf"]}
         if logs is not None:
             logs.update(self.last)
-
-
-def sacrebleu():
-    """The package, or an error that says how to get it."""
-    try:
-        import sacrebleu
-    except ImportError as error:
-        raise ImportError("Scores need sacrebleu: pip install 'keras_tfm[train]'") from error
-    return sacrebleu

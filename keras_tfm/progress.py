@@ -7,7 +7,7 @@ TERMINAL_SECONDS, LOG_SECONDS = 0.1, 10.0  # time between two updates, on a term
 
 
 class Progress:
-    """Shows the progress of some work: one line that is redrawn on a terminal, or a new line from time to time in a log.
+    """Shows the progress of some work: one line that is redrawn on a terminal, or a line now and then in a log.
 
     Args:
         total: number of items, or None if it is not known.

@@ -1,24 +1,23 @@
-"""What `compile` and `fit` need to train a Transformer: schedules, loss, metrics, callbacks."""
+"""Schedules, loss, metrics and callbacks for training a Transformer with `compile` and `fit`."""
 
-import functools
 import time
 
 import keras
 import numpy as np  # noqa: F401, for the examples
 from keras import ops
 
-from keras_tfm import files
+from keras_tfm import extras, files
 from keras_tfm.arguments import positive, rate
 from keras_tfm.backend.replicas import mean_over_replicas, num_replicas
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
 class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
-    """A linear warm-up, then decay by the root of the step (https://arxiv.org/abs/1706.03762).
+    """A linear warm-up, then decay by the square root of the step (https://arxiv.org/abs/1706.03762).
 
     Args:
-        peak: the highest rate; in the paper `(model_dim * warmup_steps) ** -0.5`.
-        warmup_steps: after how many steps it is reached.
+        peak: the highest learning rate; in the paper `(model_dim * warmup_steps) ** -0.5`.
+        warmup_steps: number of steps until the peak.
 
     >>> schedule = InverseSquareRoot(peak=0.1, warmup_steps=100)
     >>> [round(float(schedule(step)), 3) for step in (0, 49, 99, 399)]
@@ -38,7 +37,7 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
         return {"peak": self.peak, "warmup_steps": self.warmup_steps}
 
 
-# Word → what follows the warm-up, of (peak, warmup_steps, steps in all).
+# Name → function of (peak, warmup_steps, total steps) that makes the schedule.
 SCHEDULES = {
     "inverse_sqrt": lambda peak, warmup, steps: InverseSquareRoot(peak, warmup),
     "cosine": lambda peak, warmup, steps: keras.optimizers.schedules.CosineDecay(
@@ -53,7 +52,7 @@ def crossentropy(labels, logits):
 
 
 def token_weights(labels, sample_weight=None):
-    """What each label counts: 0 for padding, 1 or its sample weight for others; (batch, length) in float32."""
+    """The weight of each label: 0 for padding, otherwise 1 or its sample weight; (batch, length) in float32."""
     weights = ops.cast(ops.not_equal(labels, 0), "float32")
     if sample_weight is None:
         return weights
@@ -65,19 +64,20 @@ def token_weights(labels, sample_weight=None):
 
 
 def token_mean(values, weights):
-    """Weighted mean: (batch, length) twice → scalar."""
+    """Weighted mean of values (batch, length) with weights (batch, length)."""
     return mean_over_replicas(ops.sum(values * weights), ops.sum(weights))
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
 class SmoothedCrossentropy(keras.losses.Loss):
-    """Cross-entropy with label smoothing (https://arxiv.org/abs/1512.00567): the mean over all labels but padding.
+    """Cross-entropy with label smoothing (https://arxiv.org/abs/1512.00567), averaged over all labels except padding.
 
     Args:
-        smoothing: the share of the probability that is spread over the whole vocabulary.
-        r_drop: weight of R-Drop (https://arxiv.org/abs/2106.14448), by which two passes of a row with different dropout
-            must agree; for batches that hold each row twice, `BucketedBatches(…, copies=2)`. Others have no such term.
-        reduction: "mean_with_sample_weight", there is no other.
+        smoothing: share of the probability that is spread evenly over the vocabulary.
+        r_drop: weight of the R-Drop term (https://arxiv.org/abs/2106.14448), which makes predictions for the same row
+            under different dropout agree. It needs batches that hold each row twice, `BucketedBatches(…, copies=2)`;
+            for other batches it is zero.
+        reduction: always "mean_with_sample_weight".
 
     Call arguments:
         y_true, y_pred: labels (batch, length), 0 for padding; logits (batch, length, vocab_size).
@@ -91,14 +91,14 @@ class SmoothedCrossentropy(keras.losses.Loss):
     def __init__(self, smoothing=0.1, r_drop=0.0, name="smoothed_crossentropy", reduction="mean_with_sample_weight"):
         if reduction != "mean_with_sample_weight":
             raise ValueError(
-                '`reduction` must be "mean_with_sample_weight": the loss is the mean over tokens, of which rows have '
-                f'different numbers. Received: reduction="{reduction}"'
+                '`reduction` must be "mean_with_sample_weight", since the loss is a mean over tokens, not over rows. '
+                f'Received: reduction="{reduction}"'
             )
         super().__init__(name=name, reduction=reduction)
         self.smoothing, self.r_drop = rate("smoothing", smoothing), r_drop
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        """Without the mask of `y_pred`, which Keras would add: labels say by themselves which of them are padding."""
+        """Ignores the mask that Keras attaches to `y_pred`: the labels show which of them are padding."""
         y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
         weights = token_weights(y_true, sample_weight)
         loss = token_mean(self.call(y_true, y_pred), weights)
@@ -106,18 +106,18 @@ class SmoothedCrossentropy(keras.losses.Loss):
 
     def call(self, y_true, y_pred):
         losses = crossentropy(y_true, y_pred)
-        if self.smoothing:  # Σ over the vocabulary, without a matrix of targets: log p is logits up to a constant
+        if self.smoothing:  # log p equals the logits up to a constant, so no matrix of smoothed targets is needed
             chosen = ops.take_along_axis(y_pred, ops.cast(y_true, "int32")[..., None], axis=-1)[..., 0]
             mean = ops.mean(ops.cast(y_pred, "float32"), axis=-1)
             losses = losses + self.smoothing * (ops.cast(chosen, "float32") - mean)
         return losses
 
     def disagreement(self, y_true, y_pred, weights):
-        """Mean Kullback-Leibler divergence, both ways, of rows i and i + batch/2 where their labels are the same."""
+        """Mean symmetric Kullback-Leibler divergence of rows i and i + batch/2 that have the same labels."""
         if num_replicas() > 1:
             raise ValueError(
-                "`r_drop` must be 0 where several replicas train together: the two copies of a row are on different "
-                f"ones. Received: r_drop={self.r_drop}, {num_replicas()} replicas"
+                "`r_drop` must be 0 if several replicas train together, since they hold different copies of a row. "
+                f"Received: r_drop={self.r_drop}, {num_replicas()} replicas"
             )
         half = y_true.shape[0] // 2 if y_true.shape[0] else ops.shape(y_true)[0] // 2
         first, second = (ops.log_softmax(ops.cast(y, "float32")) for y in (y_pred[:half], y_pred[half : 2 * half]))
@@ -131,7 +131,7 @@ class SmoothedCrossentropy(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
 class TokenAccuracy(keras.metrics.Mean):
-    """Share of the labels, padding left out, that have the largest logit.
+    """Share of labels, ignoring padding, that have the largest logit.
 
     >>> metric = TokenAccuracy()
     >>> metric.update_state(np.array([[1, 2, 0]]), np.eye(3)[None][:, [1, 1, 0]])
@@ -149,7 +149,7 @@ class TokenAccuracy(keras.metrics.Mean):
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
 class Perplexity(keras.metrics.Mean):
-    """The exponential of the mean cross-entropy, without smoothing, of all labels but padding.
+    """The exponential of the mean cross-entropy of all labels except padding, without smoothing.
 
     >>> metric = Perplexity()
     >>> metric.update_state(np.array([[1, 2, 0]]), np.zeros((1, 3, 8)))
@@ -171,7 +171,7 @@ class TokensPerSecond(keras.callbacks.Callback):
     """Adds `tokens/s` to the progress bar and the logs.
 
     Args:
-        tokens_per_step: mean number of labels of a batch, padding left out.
+        tokens_per_step: mean number of labels in a batch, without padding.
     """
 
     def __init__(self, tokens_per_step):
@@ -182,8 +182,8 @@ class TokensPerSecond(keras.callbacks.Callback):
         self.steps, self.began = 0, None
 
     def on_train_batch_end(self, batch, logs=None):
-        self.ended = time.perf_counter()  # of the last step: validation comes between that and the epoch's end
-        if self.began is None:  # the first step compiles
+        self.ended = time.perf_counter()  # here, since validation comes before `on_epoch_end`
+        if self.began is None:  # not counted, since the first step compiles
             self.began = self.ended
             return
         self.steps += 1
@@ -199,23 +199,19 @@ class TokensPerSecond(keras.callbacks.Callback):
 
 
 class TensorBoardScalars(keras.callbacks.Callback):
-    """Writes the metrics of each epoch for TensorBoard; unlike Keras' own callback, without TensorFlow.
+    """Writes the metrics of each epoch for TensorBoard. Unlike Keras' own callback, it does not need TensorFlow.
 
     Args:
-        folder: of the event files; `tensorboard --logdir folder` shows them. Needs the extra `train`.
+        folder: where to write event files; `tensorboard --logdir folder` shows them.
     """
 
     def __init__(self, folder):
         super().__init__()
-        try:
-            from tensorboard.summary.writer.event_file_writer import EventFileWriter
-        except ImportError as error:
-            raise ImportError("TensorBoard is not installed: pip install 'keras_tfm[train]'") from error
-        self.folder, self.open = folder, functools.partial(EventFileWriter, str(folder))
+        self.folder, self.module = folder, extras.load("tensorboard.summary.writer.event_file_writer")
 
     def on_train_begin(self, logs=None):
         with files.writing(self.folder):
-            self.writer = self.open()
+            self.writer = self.module.EventFileWriter(str(self.folder))
 
     def on_epoch_end(self, epoch, logs=None):
         from tensorboard.compat.proto.event_pb2 import Event

@@ -37,7 +37,7 @@ def test_bleu_is_that_of_sacrebleu_with_its_signature():
 
 @pytest.mark.parametrize("hypotheses, references", [(["a"], []), ([], []), (["a"], ["b", "c"])])
 def test_as_many_references_as_hypotheses(hypotheses, references):
-    with pytest.raises(ValueError, match="`references` must be as many as the translations"):
+    with pytest.raises(ValueError, match="`references` must hold one text for each translation"):
         scores(hypotheses, references)
 
 
@@ -72,7 +72,7 @@ def test_every_number_has_a_unit(translator):
 
 @pytest.mark.parametrize(
     "references, tokenize, words",
-    [(["a"], "13a", "`references` must be as many"), (REFERENCES, "klingon", "`tokenize` must be one of .*klingon")],
+    [(["a"], "13a", "`references` must hold one text"), (REFERENCES, "klingon", "`tokenize` must be one of .*klingon")],
 )
 def test_what_cannot_be_scored_is_not_translated(references, tokenize, words):
     def translator(texts, verbose):

@@ -149,7 +149,7 @@ for ours, theirs in zip(found + replicated, expected + weights):
 try:
     train(two, r_drop=1.0)
 except ValueError as error:
-    assert "`r_drop` must be 0 where several replicas train together" in str(error), error
+    assert "`r_drop` must be 0 if several replicas train together" in str(error), error
 else:
     raise AssertionError("R-Drop was not refused")
 """
