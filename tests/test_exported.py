@@ -78,7 +78,7 @@ def test_threads_get_the_answers_of_one(form, folders, expected):
     assert len(set(alone)) > 4
     orders = [np.random.default_rng(seed).permutation(len(texts)) for seed in range(4)]
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
-        for _ in range(3):
+        for _ in range(2):
             answers = threads.map(lambda order: translate([texts[n] for n in order]), orders)
             assert [list(found) for found in answers] == [[alone[n] for n in order] for order in orders]
 
@@ -87,8 +87,8 @@ def test_threads_get_the_answers_of_one(form, folders, expected):
 def test_strange_and_long_texts(form, folders, translator):
     translate = exported.load(folders(form))
     strange = ["🙂🙃", "Привет", "\ud800 lone", "\x00\x07", "a\nb"]
-    answers = translate(strange)
-    assert answers == [translate([string])[0] for string in strange] and answers[2] == translate(["? lone"])[0]
+    answers = translate([*strange, "? lone"])
+    assert answers[:-1] == [translate([string])[0] for string in strange] and answers[2] == answers[-1]
     long = "a b c d e " * 40
     (ids,) = translator.source_tokenizer.encode([long])
     with pytest.warns(UserWarning, match=rf"^{len(ids) - 63} .*tokens were cut off: 'a b c"):

@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
-from conftest import BYTES, spread
+from conftest import BYTES, once, spread
 
 from keras_tfm.models import transformer
 from keras_tfm.plots import attention_map, translation_map
 from keras_tfm.translator import Translator
 
+pytestmark = once
 
 def test_map_is_dark_where_attention_is(tmp_path):
     image = pytest.importorskip("matplotlib.image")

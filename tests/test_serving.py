@@ -15,6 +15,8 @@ import urllib.request
 import pytest
 from conftest import once
 
+from keras_tfm import tasks
+
 ROOT = pathlib.Path(__file__).parent.parent
 FOLDER = ROOT / "saved_models/dates/saved_model"
 TEXTS, DATES = ["Mittwoch, 3. Mai 2023", "4 juillet 1999"], ["2023-05-03", "1999-07-04"]
@@ -91,7 +93,7 @@ with tf.compat.v1.Session(graph=tf.Graph()) as session:
     model = tf.compat.v1.saved_model.load(session, ["serve"], sys.argv[1])
     signature = model.signature_def["serving_default"]
     names = {key: tensor.name for key, tensor in signature.outputs.items()}
-    found = session.run(names, {signature.inputs["texts"].name: json.loads(sys.argv[2])})
+    found = session.run(names, {signature.inputs["texts"].name: json.load(sys.stdin)})
     texts = {key: [text.decode() for text in value] for key, value in found.items()}
     signature = model.signature_def["tokens"]
     errors = []
@@ -107,11 +109,10 @@ with tf.compat.v1.Session(graph=tf.Graph()) as session:
 @once
 @pytest.mark.skipif(sys.platform != "linux", reason="XLA is disabled by a symbol of the Linux packages")
 def test_a_session_without_xla_answers():
-    command = [sys.executable, "-W", "ignore", "-c", SESSION, FOLDER, json.dumps(TEXTS)]
-    run = subprocess.run(command, capture_output=True, text=True)
+    texts, dates = zip(*tasks.dates(100, "test"), strict=True)
+    command = [sys.executable, "-W", "ignore", "-c", SESSION, FOLDER]
+    run = subprocess.run(command, input=json.dumps(texts), capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    assert json.loads(run.stdout.splitlines()[-1]) == [
-        "tensorflow/serving/predict",
-        {"translation": DATES},
-        [True, True, True],
-    ]
+    method, found, errors = json.loads(run.stdout.splitlines()[-1])
+    assert method == "tensorflow/serving/predict" and errors == [True, True, True]
+    assert found == {"translation": list(dates)}

@@ -104,14 +104,14 @@ def test_formats_equal_babel(locale):
 
 
 def test_no_text_stands_for_two_days():
-    found = meanings(LOCALES, days_of(1900, 1912, 2000, 2023, 2099))
-    assert len(found) > 80_000
+    found = meanings(LOCALES, days_of(2000, 2023))
+    assert len(found) > 30_000
     assert {text: days for text, days in found.items() if len(days) > 1} == {}
 
 
 @pytest.mark.parametrize("locale", ["cs", "el", "fa", "fi", "hu", "ko", "ky", "lt", "ru", "sv", "th", "tr", "vi"])
 def test_other_locales_that_babel_knows(locale):
-    assert max(map(len, meanings([locale], days_of(1924, 2024)).values())) == 1
+    assert max(map(len, meanings([locale], days_of(2024)).values())) == 1
     for source, target in dates(20, locales=[locale]):
         assert source.casefold() in meanings([locale], [datetime.date.fromisoformat(target)])
 
