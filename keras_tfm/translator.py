@@ -205,13 +205,14 @@ class Translator:
 
     # ── from ids to ids; exports use these, too ──
 
-    def search(self, sources, width, n=None):
+    def search(self, sources, width, n=None, padded=True):
         """Decodes a batch of ids, eagerly or inside a graph.
 
         Args:
             sources: ids (batch, at most `width`), each row with its end token, padded with zeros.
             width: an integer, which bounds the length of translations.
             n: number of hypotheses that a beam search returns; None for greedy search.
+            padded: whether the sources may have padding; without it, no mask is needed.
 
         Returns:
             ids (batch, n or 1, length) and scores (batch, n or 1). The scores of a greedy search are zero.
@@ -224,20 +225,25 @@ class Translator:
         length = ops.shape(sources)[1]
         if not isinstance(length, int):  # in a graph: few translations are more than twice as long as their source
             limits["room"] = (length + 5) // 2
-        start, step = self.steps(n is not None and self.options["coverage_penalty"])
+        with_attention = n is not None and self.options["coverage_penalty"] > 0
+        start, step = self.steps(with_attention, padded, check_room=False)  # which `max_length` or `room` ensures
         if n is None:
             ids = decoding.greedy(start, step, sources, **limits, **self._only(CONSTRAINTS))[:, None]
             return ids, ops.zeros(ops.shape(ids)[:2])
         beams = {"beams": max(self.beams, n), "n_best": n}
         return decoding.beam_search(start, step, sources, **beams, **limits, **self.options)
 
-    def steps(self, with_attention=False):
-        """Returns the functions `start` and `step` of the model or of the ensemble, for `keras_tfm.decoding`."""
-        if len(self.models) > 1:
-            together = decoding.Ensemble(self.models)
-            return together.start, together.step
-        (model,) = self.models
-        return model.start, model.step_and_attention if with_attention else model.step
+    def steps(self, with_attention=False, padded=True, check_room=True):
+        """Returns the functions `start` and `step` of the model or of the ensemble, for `keras_tfm.decoding`.
+
+        Args:
+            with_attention: whether `step` returns attention to the source too, for the coverage penalty.
+            padded: whether the sources may have padding.
+            check_room: whether `step` checks that the cache has room for its tokens.
+        """
+        model = decoding.Ensemble(self.models) if len(self.models) > 1 else self.models[0]
+        step = model.step_and_attention if with_attention else model.step
+        return functools.partial(model.start, padded=padded), functools.partial(step, check_room=check_room)
 
 
 def _split(pattern, string):

@@ -8,6 +8,7 @@ from keras_tfm.translator import Translator
 
 pytestmark = once
 
+
 def test_map_is_dark_where_attention_is(tmp_path):
     image = pytest.importorskip("matplotlib.image")
     for name, weights in {"none": np.zeros((1, 4, 4)), "all": np.ones((1, 4, 4))}.items():

@@ -96,7 +96,11 @@ def test_n_best_come_in_order_and_begin_with_the_best(translators):
 def test_saved_and_loaded_it_says_the_same(separate, tmp_path):
     tokenizer = train_tokenizer(TEXTS, "char", 300)
     tokenizers = [tokenizer, BYTES] if separate else [BYTES]
-    model = random_model() if not separate else transformer(tokenizer.vocab_size, BYTES.vocab_size, **SIZES)
+    model = (
+        random_model()
+        if not separate
+        else transformer(tokenizer.vocab_size, target_vocab_size=BYTES.vocab_size, **SIZES)
+    )
     translator = Translator(model, *tokenizers, beams=1, max_length=24)
     translator.save(tmp_path / "saved")
     loaded = Translator.load(tmp_path / "saved", beams=1, max_length=24)
