@@ -88,13 +88,13 @@ def load(model, beams):
 def exported(translator, folder):
     """Name of each form → the folder that it was written to."""
     paths = {"SavedModel": folder / "saved_model"}
-    export.saved_model(translator, paths["SavedModel"])
-    for precision in export.PRECISIONS:
+    translator.export(paths["SavedModel"])
+    for precision in export.PRECISIONS["litert"]:
         paths[f"LiteRT {precision}"] = folder / f"litert-{precision}"
-        export.litert(translator, paths[f"LiteRT {precision}"], precision)
-    for precision, quantization in {"float32": None, "int8": "int8"}.items():
+        translator.export(paths[f"LiteRT {precision}"], "litert", precision)
+    for precision in ("float32", "int8"):
         paths[f"CTranslate2 {precision}"] = folder / f"ctranslate2-{precision}"
-        export.ctranslate2(translator, paths[f"CTranslate2 {precision}"], quantization)
+        translator.export(paths[f"CTranslate2 {precision}"], "ctranslate2", precision)
     return paths
 
 

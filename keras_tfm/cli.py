@@ -323,16 +323,9 @@ def export(model, format, out, precision, texts, **options):
     extras.require(*RUNTIMES[format], *["tf2onnx"] * (format == "onnx"))
     exported.NewFolder(out)  # raises an error if it must not be replaced
     texts = list(_lines([texts])) if texts else list(SENTENCES)
-    from keras_tfm import export
-
     translator = load_translator(model, **{"max_length": 128, **options})
     print(f"writing {out} and comparing it with the model, which takes a minute or two …", file=sys.stderr)
-    if format in ("saved_model", "onnx"):
-        verdict = getattr(export, format)(translator, out, compare_on=texts)
-    elif format == "litert":
-        verdict = export.litert(translator, out, precision, compare_on=texts)
-    else:
-        verdict = export.ctranslate2(translator, out, None if precision == "float32" else precision, compare_on=texts)
+    verdict = translator.export(out, format, precision, compare_on=texts)
     print(f"wrote {out}: {verdict}")
 
 

@@ -27,7 +27,6 @@ PENALTIES = {
     "length": lambda length, exponent: length**exponent,
     "gnmt": lambda length, exponent: ((5 + length) / 6) ** exponent,  # https://arxiv.org/abs/1609.08144
 }
-MOST_SOUGHT = 16  # up to this many tokens, finding banned ones and dropping them is faster than masking all logits
 
 
 class Constraints:
@@ -66,17 +65,14 @@ class Constraints:
         Returns:
             log probabilities and ids, (rows, k) each, best first; `NEVER` where fewer than `k` tokens may follow.
         """
-        kernel, sought = kernels.current(), k + len(self.forbidden) + (self.min_length > 1)
-        if self.prefix is not None or self.no_repeat_ngram or sought > MOST_SOUGHT:
+        kernel = kernels.current()
+        if self.prefix is None and self.no_repeat_ngram == 0 and self.min_length <= 1:
+            values, ids = kernel.top_k(logits, k, self.forbidden)
+            normaliser = kernel.log_normaliser(logits, values, ids)
+        else:
             values, ids = kernel.top_k(self.masked(logits, position, written), k)
-            return ops.maximum(values - ops.logsumexp(logits, axis=-1, keepdims=True), NEVER), ids
-        values, ids = kernel.top_k(logits, min(sought, logits.shape[-1]))
-        normaliser = kernel.log_normaliser(logits, values[:, :1], ids[:, :1])
-        banned = ops.any(ops.equal(ops.expand_dims(ids, -1), np.array(self.forbidden, "int32")), axis=-1)
-        if self.min_length > 1:
-            banned = ops.logical_or(banned, ops.logical_and(ids == END, position < self.min_length - 1))
-        values, places = ops.top_k(ops.where(banned, NEVER, ops.maximum(values - normaliser, NEVER)), k)
-        return values, take_each(ids, places)
+            normaliser = ops.logsumexp(logits, axis=-1, keepdims=True)
+        return ops.maximum(values - normaliser, NEVER), ids
 
     def masked(self, logits, position, written):
         """Logits (rows, v), lowered to `NEVER` or by as much where a token may not follow `written` (rows, l)."""

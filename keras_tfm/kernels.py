@@ -8,7 +8,7 @@ import contextlib
 import contextvars
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import keras
@@ -21,17 +21,20 @@ NEVER = -1e9  # stands for the logarithm of probability 0; finite, so that diffe
 FEW_ROWS = 16  # up to this many, `_product_of_few` is faster on a CPU
 
 
-def chunked_top_k(x, k, maxima=lambda x: ops.max(x, axis=1)):
+def chunked_top_k(x, k, without=(), maxima=lambda x: ops.max(x, axis=1)):
     """The k highest values of x (rows, v), highest first, and their places: (rows, k) each.
 
     Rows are divided into chunks; the k highest values lie in the k chunks with the highest maxima, so only these are
-    sorted. `maxima` reduces (rows, n, columns) to (rows, columns).
+    sorted. Columns in `without` are lowered by `-NEVER`, which XLA does on the way. `maxima` reduces (rows, n, columns)
+    to (rows, columns).
 
     >>> values, places = chunked_top_k(ops.convert_to_tensor([[3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0]]), 2)
     >>> print(ops.convert_to_numpy(values), ops.convert_to_numpy(places))
     [[9. 6.]] [[5 7]]
     """
     rows, size = ops.shape(x)[0], x.shape[1]
+    if len(without):
+        x = ops.add(x, np.where(np.isin(np.arange(size), without), NEVER, 0).astype("float32"))
     count, width = chunk_sizes(size)
     if count <= k:
         values, places = ops.top_k(x, k)
@@ -97,18 +100,14 @@ class Kernels(NamedTuple):
     attention: Callable = fused.fused_attention
     # (layer, x)
     norm: Callable = keras.layers.LayerNormalization.call
-    # (x, k) → values and places
+    # (x, k, without=()) → values and places of the k highest, `NEVER` or less for columns that are in `without`
     top_k: Callable = chunked_top_k
-    # log Σ exp(logits) (rows, 1), given the highest logit of each row and its id, (rows, 1) each
-    log_normaliser: Callable = lambda logits, highest, ids: ops.logsumexp(logits, axis=-1, keepdims=True)
+    # log Σ exp(logits) (rows, 1), given values and ids of some of the highest logits
+    log_normaliser: Callable = lambda logits, values, ids: ops.logsumexp(logits, axis=-1, keepdims=True)
     # (table, places, axis)
     take: Callable = ops.take
     # (x, starts, updates)
     slice_update: Callable = ops.slice_update
-    once: Callable = lambda key, make: make()  # what `make()` gives, perhaps what it gave for the same key before
-    lookups: Mapping = {}  # embedding layer → function of ids, where its own is not to be used
-    padded: bool = True  # whether sources may have padding
-    checks_room: bool = True  # whether a cache is asked for its room, which a search always has
 
 
 PLAIN = Kernels()

@@ -11,6 +11,7 @@ from keras import ops
 from keras_tfm import decoding, exported, files, kernels, runs, text
 from keras_tfm.arguments import one_of, positive, strings
 from keras_tfm.batches import padded
+from keras_tfm.export import export
 from keras_tfm.progress import Progress
 from keras_tfm.text import PAD, longest_translation
 
@@ -124,6 +125,10 @@ class Translator:
         translator = cls(models, *runs.load_tokenizers(folder), **options)
         translator.origin = origin
         return translator
+
+    def export(self, folder, format="saved_model", precision="float32", **options):
+        """Writes the translator in a format to ship; see `keras_tfm.export.export` for the arguments and the result."""
+        return export(self, folder, format, precision, **options)
 
     @property
     def tokenizers(self):

@@ -1,23 +1,24 @@
 import pytest
 from conftest import BACKEND, IN_TENSORFLOW, small_translator
 
-from keras_tfm import export
+from keras_tfm.export import FORMATS, PRECISIONS
+from keras_tfm.export.common import compare
 
 
 def test_a_comparison_counts_and_measures(tmp_path):
     (tmp_path / "file").write_bytes(bytes(2**20))
-    verdict = export.compare(
+    verdict = compare(
         tmp_path, lambda texts: list(map(str.upper, texts)), lambda texts: ["A", "b", "C"], ["a", "b", "c"]
     )
     assert verdict[:3] == (2, 3, 1.0) and str(verdict).startswith(
-        "2 of 3 sentences as the model translates them, 1.0 MB"
+        "2 of 3 sentences translated like the model does, 1.0 MB"
     )
 
 
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="what the other backends say")
 def test_other_backends_say_where_to_export(tmp_path):
-    with pytest.raises(RuntimeError, match="Export needs Keras' TensorFlow backend.*Received: the jax backend"):
-        export.saved_model(small_translator("bytes"), tmp_path / "model")
+    with pytest.raises(RuntimeError, match="This export needs the TensorFlow backend.*Received: the jax backend"):
+        small_translator("bytes").export(tmp_path / "model", "saved_model")
 
 
 @IN_TENSORFLOW
@@ -26,4 +27,21 @@ def test_a_quantized_model_is_refused_where_its_weights_would_be_misread(form, t
     translator = small_translator("bytes")
     translator.models[0].quantize("int8")
     with pytest.raises(ValueError, match="`translator` must have models that are not quantized.*Int8"):
-        getattr(export, form)(translator, tmp_path / "export")
+        translator.export(tmp_path / "export", form)
+
+
+@pytest.mark.parametrize(
+    "format, options, message",
+    [
+        ("pickle", {}, "`format` must be one of .*saved_model.* Received: format='pickle'"),
+        ("onnx", {"precision": "int8"}, "`precision` for format='onnx' must be one of float32. Received: .*int8"),
+        ("litert", {"precision": "int4"}, "`precision` for format='litert' must be one of float32, float16, int8. Rec"),
+        ("litert", {"n_best": 2}, "`n_best` must be None for format='litert'.* Received: n_best=2"),
+        ("saved_model", {"max_length": 0}, "`max_length` must be a positive integer"),
+    ],
+)
+def test_unsupported_options_are_refused_by_name(format, options, message, tmp_path):
+    assert FORMATS.keys() == PRECISIONS.keys()
+    with pytest.raises(ValueError, match=message):
+        small_translator("bytes").export(tmp_path / "model", format, **options)
+    assert not (tmp_path / "model").exists()

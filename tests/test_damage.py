@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import SIZES, array, once
 
-from keras_tfm import cli, data, export, exported, files, information, pipeline, runs, text
+from keras_tfm import cli, data, exported, files, information, pipeline, runs, text
 from keras_tfm.backend import machine
 from keras_tfm.recipes import Recipe
 from keras_tfm.translator import Translator
@@ -231,7 +231,7 @@ def test_info(name, request):
 
 @pytest.mark.parametrize("form", ["saved_model", "litert", "ctranslate2", "onnx"])
 def test_exports(form, saved, root):
-    getattr(export, form)(Translator.load(saved, beams=1, max_length=24), root / form)
+    Translator.load(saved, beams=1, max_length=24).export(root / form, form)
     assert sum(fuzz(file, lambda: exported.load(root / form)(TEXTS)) for file in inside(root / form)) > 90
     different = lambda before, found: True  # noqa: E731
     for file in inside(root / form):

@@ -13,7 +13,7 @@ import pytest
 from conftest import BYTES, IN_TENSORFLOW, TEXTS, small_translator
 from test_text import damages
 
-from keras_tfm import export, exported, files, text
+from keras_tfm import exported, files, text
 from keras_tfm.translator import Translator
 
 pytestmark = [IN_TENSORFLOW, pytest.mark.xdist_group("exported")]  # one export of each form for all
@@ -37,7 +37,7 @@ def folders(translator, tmp_path_factory):
         if not importlib.util.find_spec(NEEDS[form]):
             pytest.skip(f"{NEEDS[form]} is not installed")
         if not (root / form).exists():
-            getattr(export, form)(translator, root / form)
+            translator.export(root / form, form)
         return root / form
 
     return folder

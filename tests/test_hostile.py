@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from conftest import BACKEND, BYTES, IN_TENSORFLOW, SIZES, array, once, spread
 
-from keras_tfm import cli, export, exported, files, information, runs, text
+from keras_tfm import cli, exported, files, information, runs, text
 from keras_tfm.models import transformer
 from keras_tfm.translator import Translator
 
@@ -289,11 +289,11 @@ def test_training_on_a_full_disk_goes_on_when_there_is_room(texts, disk, tmp_pat
 def test_an_export_to_a_full_disk_leaves_the_earlier_one(form, saved, disk):
     place, leave = disk
     translator = Translator.load(saved, beams=1, max_length=24)
-    export.ctranslate2(translator, place / "out")
+    translator.export(place / "out", "ctranslate2")
     before = exported.load(place / "out")(["a dog"])
     leave(40_000)
     with pytest.raises(OSError, match=f"No space left on device: '{place / 'out'}'"):
-        getattr(export, form)(translator, place / "out")
+        translator.export(place / "out", form)
     assert exported.load(place / "out")(["a dog"]) == before
     assert sorted(path.name for path in place.iterdir()) == ["filler", "out"]
 

@@ -158,7 +158,6 @@ REPLACING = [
     ("", "", True),
 ]
 NEW = f"""
-from keras_tfm import export
 from keras_tfm.models import transformer
 from keras_tfm.text import ByteTokenizer
 translator = Translator(transformer(260, **{SIZES}), ByteTokenizer(), ByteTokenizer(), max_length=24)
@@ -169,7 +168,7 @@ translator = Translator(transformer(260, **{SIZES}), ByteTokenizer(), ByteTokeni
     "save, load",
     [
         pytest.param("translator.save({})", Translator.load, marks=QUICK),
-        pytest.param("export.ctranslate2(translator, {})", exported.load, marks=IN_TENSORFLOW),
+        pytest.param("translator.export({}, 'ctranslate2')", exported.load, marks=IN_TENSORFLOW),
     ],
 )
 def test_a_kill_while_a_folder_is_replaced_leaves_the_old_or_the_new_one(save, load, children, tmp_path):

@@ -129,23 +129,23 @@ def test_no_model_is_that_of_dates(tmp_path, monkeypatch, capsys):
 def test_every_form_says_what_the_model_says(beams, tmp_path):
     translator, texts = Translator.load(KERAS, beams=beams, max_length=64), list(SOURCES[:100])
     expected = translator(texts)
-    export.saved_model(translator, tmp_path / "saved_model")
+    translator.export(tmp_path / "saved_model", "saved_model")
     assert by_saved_model(tmp_path / "saved_model", texts) == expected
     found = {}
-    for precision in export.PRECISIONS:
-        export.litert(translator, tmp_path / precision, precision)
+    for precision in export.PRECISIONS["litert"]:
+        translator.export(tmp_path / precision, "litert", precision)
         several = SOURCES if precision == "int8" else texts
         found[precision] = by_ids(RUN_LITERT, translator, several, tmp_path / precision)
     assert found["float32"] == expected
     assert sum(map(str.__eq__, found["float16"], expected)) >= 99
     assert abs(right(found["int8"]) - right(translator(SOURCES))) <= 0.3
-    export.ctranslate2(translator, tmp_path / "ctranslate2")
+    translator.export(tmp_path / "ctranslate2", "ctranslate2")
     names = exported.vocabulary(translator.source_tokenizer)
     rows = [[names[number] for number in row] for row in translator.source_tokenizer.encode(texts)]
     ids = {name: number for number, name in enumerate(exported.vocabulary(translator.target_tokenizer))}
     answers = fresh(RUN_CTRANSLATE2, rows, tmp_path / "ctranslate2", beams)
     assert translator.target_tokenizer.decode([[ids[name] for name in row] for row in answers]) == expected
-    export.onnx(translator, tmp_path / "onnx")
+    translator.export(tmp_path / "onnx", "onnx")
     assert by_ids(RUN_ONNX, translator, texts, tmp_path / "onnx", beams) == expected
     for form in exported.RUNNERS:
         assert exported.load(tmp_path / ("float32" if form == "litert" else form))([*texts, " "]) == [*expected, ""]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from conftest import BYTES, SIZES, array, small_translator, spread
 
-from keras_tfm import export, exported
+from keras_tfm import exported
 from keras_tfm.models import transformer
 from keras_tfm.text import END, PAD, START
 from keras_tfm.translator import Translator
@@ -19,7 +19,7 @@ from keras_tfm.translator import Translator
 def test_ctranslate2_gives_each_token_the_same_probability(options, tmp_path):
     ctranslate2 = pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
     model = spread(transformer(BYTES.vocab_size, **SIZES, **options), 0.2)
-    export.ctranslate2(Translator(model, BYTES), tmp_path / "model")
+    Translator(model, BYTES).export(tmp_path / "model", "ctranslate2")
     source, target = BYTES.encode(["a dog", "ein hund"])
     served = ctranslate2.Translator(str(tmp_path / "model"))
     (scored,) = served.score_batch([[str(i) for i in source]], [[str(i) for i in target]])
@@ -36,7 +36,7 @@ def test_what_ctranslate2_cannot_compute_is_named(tmp_path):
     for name, value in {"positions": "rotary", "score": "additive", "norm": "rms"}.items():
         model = transformer(BYTES.vocab_size, **SIZES, **{name: value})
         with pytest.raises(ValueError, match=f"`{name}` must be one of .* Received: {name}='{value}'"):
-            export.ctranslate2(Translator(model, BYTES), tmp_path / "model")
+            Translator(model, BYTES).export(tmp_path / "model", "ctranslate2")
     assert not (tmp_path / "model").exists()
 
 
@@ -45,7 +45,7 @@ def test_what_ctranslate2_cannot_compute_is_named(tmp_path):
 def test_the_search_of_the_folder_is_that_of_the_translator(options, tmp_path):
     pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
     ours, texts = small_translator("bytes", beams=1, **options), ["a dog", "", "b", "two cats", "e", "über"]
-    export.ctranslate2(ours, tmp_path / "model")
+    ours.export(tmp_path / "model", "ctranslate2")
     assert exported.load(tmp_path / "model")(texts) == ours(texts)
 
 
@@ -53,4 +53,4 @@ def test_penalties_that_ctranslate2_does_not_know_are_refused(tmp_path):
     pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
     for name, value in {"penalty": "gnmt", "coverage_penalty": 0.2}.items():
         with pytest.raises(ValueError, match=f"`{name}` must be .* Received: .*{value}"):
-            export.ctranslate2(small_translator("bytes", **{name: value}), tmp_path / "model")
+            small_translator("bytes", **{name: value}).export(tmp_path / "model", "ctranslate2")

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from conftest import BYTES, IN_TENSORFLOW, TEXTS, small_translator
 
-from keras_tfm import export
 from keras_tfm.text import END, PAD, START
 from keras_tfm.translator import Translator
 
@@ -42,7 +41,7 @@ print(json.dumps(LiteRTTranslator(sys.argv[1])(json.load(sys.stdin))))
 )
 def test_a_litert_file_says_what_the_translator_says(kind, beams, precision, tmp_path):
     ours = small_translator(kind, beams=beams)
-    export.litert(ours, tmp_path / "model", precision)
+    ours.export(tmp_path / "model", "litert", precision)
     command = [sys.executable, "-c", RUNNER, tmp_path / "model"]
     run = subprocess.run(command, input=json.dumps(TEXTS), capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
@@ -58,7 +57,7 @@ def test_encode_and_decode_step_are_greedy_search(tmp_path):
     from ai_edge_litert.interpreter import Interpreter
 
     ours = small_translator("bpe", beams=1)
-    export.litert(ours, tmp_path / "model")
+    ours.export(tmp_path / "model", "litert")
     interpreter = Interpreter(str(tmp_path / "model/model.tflite"))
     encode, step = (interpreter.get_signature_runner(name) for name in ("encode", "decode_step"))
     ids = np.array([[*ours.source_tokenizer.encode(["two cats"])[0], END]], "int32")
@@ -81,7 +80,7 @@ def test_ids_that_no_token_has_are_an_error(precision, tmp_path):
     from ai_edge_litert.interpreter import Interpreter
 
     ours = small_translator("bytes", beams=1)
-    export.litert(ours, tmp_path / "model", precision)
+    ours.export(tmp_path / "model", "litert", precision)
     for name in ("translate", "encode"):
         for number in (-5, -(2**31), BYTES.vocab_size, 2**31 - 1):
             run = Interpreter(str(tmp_path / "model/model.tflite")).get_signature_runner(name)
@@ -107,7 +106,7 @@ def test_ids_that_no_token_has_are_an_error(precision, tmp_path):
 )
 def test_every_option_of_model_and_search_is_exported(sizes, options, tmp_path):
     ours = small_translator("bpe", sizes, **options)
-    verdict = export.litert(ours, tmp_path / "model", compare_on=TEXTS)
+    verdict = ours.export(tmp_path / "model", "litert", compare_on=TEXTS)
     assert verdict.same == verdict.texts == len(TEXTS)
 
 
@@ -116,5 +115,5 @@ def test_every_option_of_model_and_search_is_exported(sizes, options, tmp_path):
 def test_several_models_are_one_file(tmp_path):
     one, other = small_translator("bpe"), small_translator("bpe")
     both = Translator([*one.models, *other.models], one.source_tokenizer, beams=3, max_length=64)
-    verdict = export.litert(both, tmp_path / "model", compare_on=TEXTS)
+    verdict = both.export(tmp_path / "model", "litert", compare_on=TEXTS)
     assert verdict.same == verdict.texts and both(TEXTS) != one(TEXTS)

@@ -1,7 +1,7 @@
 import pytest
 from conftest import BYTES, IN_TENSORFLOW, TEXTS, small_translator, spread
 
-from keras_tfm import export, exported
+from keras_tfm import exported
 from keras_tfm.models import transformer
 from keras_tfm.translator import Translator
 
@@ -17,7 +17,7 @@ def installed():
 def test_onnx_says_what_the_model_says(tmp_path):
     """The files of a trained model are run without this package in `test_saved_models.py`."""
     ours = small_translator("bpe", beams=1)
-    verdict = export.onnx(ours, tmp_path / "model", compare_on=TEXTS)
+    verdict = ours.export(tmp_path / "model", "onnx", compare_on=TEXTS)
     assert verdict.same == verdict.texts == len(TEXTS)
     assert exported.load(tmp_path / "model")(TEXTS) == ours(TEXTS)
 
@@ -35,7 +35,7 @@ def test_onnx_says_what_the_model_says(tmp_path):
 )
 def test_the_search_in_numpy_is_that_of_the_translator(options, tmp_path):
     ours, texts = small_translator("bytes", **options), ["a dog", "two cats", "", "b", "über"]
-    export.onnx(ours, tmp_path / "model")
+    ours.export(tmp_path / "model", "onnx")
     assert exported.load(tmp_path / "model")(texts) == ours(texts)
 
 
@@ -54,7 +54,7 @@ def test_sizes_of_three_are_no_lengths(sizes, tmp_path):
 
     sizes = {"num_layers": 1, "ff_dim": 3, **sizes}
     ours = Translator(spread(transformer(BYTES.vocab_size, **sizes), 0.2), BYTES, beams=2, max_length=3)
-    export.onnx(ours, tmp_path / "model")
+    ours.export(tmp_path / "model", "onnx")
     assert exported.load(tmp_path / "model")(["a", "bc"]) == ours(["a", "bc"])
     step = onnxruntime.InferenceSession(str(tmp_path / "model/step.onnx"), providers=["CPUExecutionProvider"])
     shapes = [x.shape for x in step.get_inputs() if x.name.startswith("cache_")]
@@ -68,5 +68,5 @@ def test_sizes_of_three_are_no_lengths(sizes, tmp_path):
 
 def test_a_coverage_penalty_is_refused(tmp_path):
     with pytest.raises(ValueError, match="`coverage_penalty` must be 0. Received: 0.2"):
-        export.onnx(small_translator("bytes", coverage_penalty=0.2), tmp_path / "model")
+        small_translator("bytes", coverage_penalty=0.2).export(tmp_path / "model", "onnx")
     assert not (tmp_path / "model").exists()

@@ -5,10 +5,8 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import BYTES, IN_TENSORFLOW, SIZES, TEXTS, array, small_translator, spread
+from conftest import BYTES, IN_TENSORFLOW, TEXTS, small_translator
 
-from keras_tfm import decoding, export
-from keras_tfm.models import decoder_lm, encoder_classifier
 from keras_tfm.text import END
 
 # Runs a SavedModel where this package cannot be imported: texts in, what its signatures say out.
@@ -68,7 +66,7 @@ def assert_refused(answers):
 @pytest.mark.parametrize("kind, beams", [pytest.param("bytes", 1, marks=pytest.mark.slow), ("bpe", 3)])
 def test_a_saved_model_says_what_the_translator_says(kind, beams, tmp_path):
     ours = small_translator(kind, beams=beams, length_penalty=1.0)
-    export.saved_model(ours, tmp_path / "model")
+    ours.export(tmp_path / "model", "saved_model")
     texts = [text.encode() for text in TEXTS]
     strange = [b"a \xff dog", b"", b"x" * 500]
     ids = (
@@ -102,53 +100,3 @@ def test_a_saved_model_says_what_the_translator_says(kind, beams, tmp_path):
     assert odd["translations"][1][beams] == "" and odd["cut"][1][0] == 0 and odd["cut"][1][2] > 0
     assert odd["translations"][1][0] == ours(["a \ufffd dog"])[0]
     assert ours.target_tokenizer.decode(tokens["ids"][1]) == ours(["a dog"])
-
-
-@pytest.mark.slow
-@IN_TENSORFLOW
-def test_a_classifier_is_saved_with_its_labels(tmp_path):
-    model = spread(encoder_classifier(BYTES.vocab_size, 3, **SIZES), 0.5)
-    export.saved_classifier(model, BYTES, tmp_path / "model", labels=["bad", "fair", "good"], max_length=20)
-    texts = ["a dog", "🙂", "", "x" * 50]
-    rows = [ids[:20] or [END] for ids in BYTES.encode(texts)]
-    answers, none, embeddings, *unknown = ask(
-        tmp_path / "model",
-        ("serving_default", [t.encode() for t in texts]),
-        ("serving_default", []),
-        ("encode", [b"a"]),
-        *unknown_ids(BYTES),
-    )
-    assert_refused(unknown)
-    logits = np.concatenate([array(model(np.array([row]))) for row in rows])
-    expected = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-    np.testing.assert_allclose(answers["probabilities"][1], expected, rtol=0, atol=1e-5)
-    assert answers["label"][1] == [["bad", "fair", "good"][n] for n in expected.argmax(-1)]
-    assert none["probabilities"][0] == [0, 3] and embeddings["embeddings"][0] == [1, 16]
-    for other, options, message in (
-        (model, {"labels": ["bad"]}, "`labels` must name each of the 3 classes"),
-        (decoder_lm(BYTES.vocab_size, **SIZES), {}, "`model` must be a `encoder_classifier`. Received: decoder_lm"),
-        (encoder_classifier(10, 3, **SIZES), {}, "`tokenizer` must have no more tokens than the model, 10"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            export.saved_classifier(other, BYTES, tmp_path / "model", **options)
-
-
-@pytest.mark.slow
-@IN_TENSORFLOW
-def test_a_language_model_goes_on_with_texts(tmp_path):
-    model = spread(decoder_lm(BYTES.vocab_size, **SIZES), 0.5)
-    export.saved_language_model(model, BYTES, tmp_path / "model", max_length=12, no_repeat_ngram=2)
-    texts = ["a dog", "", "x" * 50]
-    answers, none, *unknown = ask(
-        tmp_path / "model",
-        ("serving_default", [t.encode() for t in texts]),
-        ("serving_default", []),
-        *unknown_ids(BYTES),
-    )
-    assert_refused(unknown)
-    prefix = np.zeros((3, 12), "int32")
-    for row, ids in zip(prefix, BYTES.encode(texts), strict=True):
-        row[: len(ids[:11])] = ids[:11]
-    expected = decoding.greedy(model.start, model.step, prefix, 12, prefix=prefix, no_repeat_ngram=2)
-    assert answers["text"][1] == BYTES.decode(array(expected)) and answers["text"][1][0].startswith("a dog")
-    assert none["text"] == [[0], []]

@@ -1,20 +1,65 @@
-"""Export: a trained translator as something to ship.
+"""Exports a trained translator: `export(translator, folder, format)`, or `translator.export(folder, format)`.
 
-    saved_model(translator, folder)    strings → strings, for `tf.saved_model.load` and TensorFlow Serving; so are
-                                       saved_classifier and saved_language_model for the other models
-    litert(translator, folder)         ids → ids by builtin operators, for phones and browsers
-    ctranslate2(translator, folder)    weights for CTranslate2, which serves on processors
-    onnx(translator, folder)           encoder and decoder step, for ONNX Runtime
+    "saved_model"    strings → strings, for `tf.saved_model.load` and TensorFlow Serving
+    "litert"         ids → ids by builtin operators, for phones and browsers
+    "ctranslate2"    weights for CTranslate2, for servers without an accelerator
+    "onnx"           encoder and decoder step, for ONNX Runtime
 
 `keras_tfm.exported.load(folder)` runs each of them from its folder alone.
-
-All but CTranslate2's write TensorFlow graphs, so they need the TensorFlow backend. A model that was trained on JAX is
-saved there and loaded here.
 """
 
-from keras_tfm.export.common import Verdict, compare
-from keras_tfm.export.to_ctranslate2 import CTRANSLATE2, ctranslate2
-from keras_tfm.export.to_litert import PRECISIONS, litert
-from keras_tfm.export.to_onnx import onnx
-from keras_tfm.export.to_saved_model import saved_classifier, saved_language_model, saved_model
-from keras_tfm.exported import NewFolder
+from keras_tfm import exported
+from keras_tfm.arguments import one_of, positive
+from keras_tfm.export import to_ctranslate2, to_litert, to_onnx, to_saved_model
+from keras_tfm.export.common import compare, save_settings
+
+# Format → function that writes it into a folder and returns its own settings.
+FORMATS = {
+    "saved_model": to_saved_model.write,
+    "litert": to_litert.write,
+    "ctranslate2": to_ctranslate2.write,
+    "onnx": to_onnx.write,
+}
+PRECISIONS = {
+    "saved_model": ("float32",),
+    "litert": tuple(to_litert.PRECISIONS),
+    "ctranslate2": to_ctranslate2.PRECISIONS,
+    "onnx": ("float32",),
+}
+
+
+def export(
+    translator, folder, format="saved_model", precision="float32", max_length=None, n_best=None, compare_on=None
+):
+    """Writes a translator in a format to ship, with its tokenizers and the settings of its search.
+
+    All formats but "ctranslate2" need the TensorFlow backend. Models trained on other backends can be exported too:
+    save the translator there, and load it where KERAS_BACKEND=tensorflow.
+
+    Args:
+        translator: a `Translator`.
+        folder: where to write. It must be new, empty or an earlier export, which is replaced when all is written.
+        format: a word of `FORMATS`; their modules describe the files and signatures.
+        precision: of the weights, a word of `PRECISIONS[format]`.
+        max_length: maximum number of source tokens; longer texts are truncated. By default that of the translator,
+            limited to 128 unless the format is "ctranslate2".
+        n_best: number of hypotheses that a SavedModel returns, by default all of the beam; None for other formats.
+        compare_on: sentences to translate by the export and by the translator, before the folder is replaced.
+
+    Returns:
+        a `Verdict` on the comparison, or None without `compare_on`.
+    """
+    write = FORMATS[one_of("format", format, FORMATS)]
+    if precision not in PRECISIONS[format]:
+        allowed = ", ".join(PRECISIONS[format])
+        raise ValueError(f"`precision` for format={format!r} must be one of {allowed}. Received: {precision=}")
+    if n_best is not None and format != "saved_model":
+        raise ValueError(f"`n_best` must be None for {format=}, which returns one translation. Received: {n_best=}")
+    if max_length is None:
+        max_length = translator.max_length if format == "ctranslate2" else 128
+    max_length = min(positive("max_length", max_length), translator.max_length)
+    with exported.NewFolder(folder) as new:
+        settings = {"format": format, "precision": precision, "max_length": max_length}
+        settings |= write(translator, new, precision, max_length, n_best)
+        save_settings(translator, new, settings)
+        return None if compare_on is None else compare(new, exported.load(new), translator, compare_on)

@@ -1,17 +1,17 @@
-"""What the exported forms share: settings and tokenizers beside the model, and a comparison with the translator."""
+"""What the export formats share."""
 
 import pathlib
 import statistics
 import time
-import typing
+from typing import NamedTuple
 
 import keras
 
 from keras_tfm import files, text
 
 
-class Verdict(typing.NamedTuple):
-    """How an exported translator compares with the one that it came from."""
+class Verdict(NamedTuple):
+    """How an exported translator compares with the original."""
 
     same: int
     texts: int
@@ -20,14 +20,14 @@ class Verdict(typing.NamedTuple):
 
     def __str__(self):
         return (
-            f"{self.same} of {self.texts} sentences as the model translates them, {self.megabytes:.1f} MB, "
-            f"{self.milliseconds:.1f} ms for a sentence"
+            f"{self.same} of {self.texts} sentences translated like the model does, {self.megabytes:.1f} MB, "
+            f"{self.milliseconds:.1f} ms per sentence"
         )
 
 
 def compare(folder, run, translator, texts):
-    """The `Verdict` about a folder and what `run(texts)` translates, beside the translator that it came from."""
-    found = run(texts)  # and warms up
+    """The `Verdict` on an exported folder, where `run(texts)` translates with it."""
+    found = run(texts)  # which also warms it up
     times = []
     for string in texts:
         start = time.perf_counter()
@@ -39,46 +39,46 @@ def compare(folder, run, translator, texts):
 
 
 def save_tokenizers(translator, folder):
-    """Writes the tokenizers of a translator for a form that takes ids."""
+    """Writes the tokenizers of a translator, for formats that take ids."""
     text.save_tokenizer(translator.source_tokenizer, folder / "source_tokenizer")
     text.save_tokenizer(translator.target_tokenizer, folder / "target_tokenizer")
 
 
-def save_settings(translator, folder, **settings):
-    """Writes translator.json: how the translator searches, other settings, and a checksum of each file."""
+def save_settings(translator, folder, settings):
+    """Writes translator.json: the given settings, those of the search, and a checksum of each file."""
     options = {"beams": translator.beams, **translator.options}
     options["forbidden"] = sorted(map(int, options["forbidden"]))
     files.write_manifest(folder, **settings, **options)
 
 
 def longest_of(translator, max_length):
-    """How many tokens the longest translation of a source of at most `max_length` tokens has."""
+    """Maximum number of tokens of a translation, for sources of at most `max_length` tokens."""
     longest = min(text.longest_translation(max_length), translator.max_length)
-    return max(longest, translator.options.get("min_length", 0))
+    return max(longest, translator.options["min_length"])
 
 
 def check_not_quantized(translator):
-    """Raises an error for models after `model.quantize`, whose weights these forms cannot take over."""
+    """Raises an error if a model was quantized by `model.quantize`."""
     for model in translator.models:
         if model.quantization:
-            mode = model.quantization["class_name"]
             raise ValueError(
                 "`translator` must have models that are not quantized: export the model as it was before `quantize`, "
-                f"and let the export quantize it. Received: a model with {mode}"
+                f"with a `precision`. Received: a model with {model.quantization['class_name']}"
             )
 
 
 def graph_of(function, *specs):
-    """`function` of tensors as a function of a TensorFlow graph; specs are shape, type and name of each."""
+    """`function` as a TensorFlow graph; `specs` are shape, dtype and name of each argument."""
     tf = tensorflow()
     return tf.function(function, input_signature=[tf.TensorSpec(*spec) for spec in specs], autograph=False)
 
 
 def tensorflow():
+    """The module `tensorflow`; raises an error if Keras runs on another backend."""
     if keras.backend.backend() != "tensorflow":
         raise RuntimeError(
-            "Export needs Keras' TensorFlow backend: save the translator, and load it where KERAS_BACKEND=tensorflow. "
-            f"Received: the {keras.backend.backend()} backend"
+            "This export needs the TensorFlow backend: save the translator, and load it where KERAS_BACKEND=tensorflow."
+            f" Received: the {keras.backend.backend()} backend"
         )
     import tensorflow as tf
 

@@ -1,9 +1,12 @@
 """Kernels for LiteRT files: the same results, by operators that its runtime executes quickly."""
 
+import numpy as np
 from keras import ops
 
 from keras_tfm import kernels
 from keras_tfm.export.common import tensorflow
+
+MOST_SOUGHT = 16  # up to this many, finding columns to drop takes less time than masking them
 
 
 def _dense(x, *layers):
@@ -33,8 +36,22 @@ def _norm(layer, x):
     return ops.cast(x * scale * layer.gamma + layer.beta, layer.compute_dtype)
 
 
-def _top_k(x, k):
-    """`kernels.chunked_top_k` with contiguous chunks: the runtime gathers rows quickly, single values slowly."""
+def _top_k(x, k, without=()):
+    """`kernels.chunked_top_k` by fewer passes over x: those of `without` are found too, and then dropped."""
+    if not len(without):
+        return _contiguous_top_k(x, k)
+    tf, sought = tensorflow(), k + len(without)
+    if sought > min(MOST_SOUGHT, x.shape[1]):
+        mask = np.where(np.isin(np.arange(x.shape[1]), without), kernels.NEVER, 0).astype("float32")
+        return _contiguous_top_k(x + mask, k)
+    values, ids = _contiguous_top_k(x, sought)
+    dropped = tf.reduce_any(ids[..., None] == np.array(without, "int32"), axis=-1)
+    values, places = tf.math.top_k(tf.where(dropped, kernels.NEVER, values), k)
+    return values, tf.gather(ids, places, batch_dims=1)
+
+
+def _contiguous_top_k(x, k):
+    """With chunks of contiguous columns: the runtime gathers rows quickly, single values slowly."""
     tf, (rows, size) = tensorflow(), x.shape
     count, width = kernels.chunk_sizes(size)
     if count <= k:
@@ -45,32 +62,15 @@ def _top_k(x, k):
     return values, tf.gather(best, places // width, batch_dims=1) * width + places % width
 
 
-def _log_normaliser(logits, highest, ids):
+def _log_normaliser(logits, values, ids):
     # The runtime's softmax passes over the vocabulary fewer times than `logsumexp` does.
     tf = tensorflow()
-    return highest - tf.math.log(tf.gather(tf.nn.softmax(logits), ids, batch_dims=1))
+    shares = tf.gather(tf.nn.softmax(logits), ids[:, :1], batch_dims=1)
+    return values[:, :1] - tf.math.log(tf.maximum(shares, 1e-37))
 
 
 def _take(table, places, axis):
     return tensorflow().gather(table, places, axis=axis)  # without Keras' handling of negative places
 
 
-class _Once:
-    """What is made for a tensor of a graph, made once: all layers of a step have one position, and one mask for it."""
-
-    def __init__(self):
-        self.found = {}
-
-    def __call__(self, key, make):
-        if not ops.is_tensor(key):
-            return make()
-        if id(key) not in self.found:
-            self.found[id(key)] = key, make()  # with the tensor, so that no other gets its id
-        return self.found[id(key)][1]
-
-
-LITERT = kernels.Kernels(_dense, _logits, _attention, _norm, _top_k, _log_normaliser, _take, padded=False)
-
-
-def lean(lookups=None, checks_room=False):
-    return LITERT._replace(once=_Once(), lookups=lookups or {}, checks_room=checks_room)
+LITERT = kernels.Kernels(_dense, _logits, _attention, _norm, _top_k, _log_normaliser, _take)

@@ -1,15 +1,16 @@
-"""CTranslate2: the weights of a `transformer` in its format."""
+"""CTranslate2 (https://github.com/OpenNMT/CTranslate2): the weights of a `transformer` in its format."""
 
 import keras
 import numpy as np
 
+from keras_tfm import extras
 from keras_tfm.arguments import one_of
-from keras_tfm.export.common import check_not_quantized, compare, save_settings, save_tokenizers
-from keras_tfm.exported import CTranslate2Translator, NewFolder, vocabulary
+from keras_tfm.export.common import check_not_quantized, save_tokenizers
+from keras_tfm.exported import vocabulary
 from keras_tfm.text import PAD, START
 
-# Options of `transformer` that CTranslate2 can compute, the default first; sizes and pre- or post-norm are free.
-CTRANSLATE2 = {
+# Options of `transformer` that CTranslate2 supports, the default first. Sizes and `norm_first` are free.
+OPTIONS = {
     "positions": ("sinusoidal", "learned"),
     "positions_in": ("input",),
     "positions_combine": ("add",),
@@ -22,104 +23,81 @@ CTRANSLATE2 = {
     "num_kv_heads": (None,),
     "tied_output": (True,),
 }
+PRECISIONS = ("float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16")
 
 
-def ctranslate2(translator, folder, quantization=None, compare_on=None):
-    """Writes a translator for CTranslate2 (https://github.com/OpenNMT/CTranslate2), with its tokenizers beside.
-
-    Args:
-        translator: a `Translator` of one model, with the options of `CTRANSLATE2`.
-        folder, compare_on: as of `saved_model`, which says what is returned, too.
-        quantization: of CTranslate2, such as "int8" or "float16"; None keeps float32.
-    """
-    place, runtime = NewFolder(folder), _package()
+def write(translator, folder, precision, max_length, n_best):
+    """Writes a model for CTranslate2; see `keras_tfm.export.export`."""
+    specs = extras.load("ctranslate2.specs")
     check_not_quantized(translator)
     if len(translator.models) != 1:
         raise ValueError(f"`translator` must have one model. Received: {len(translator.models)} models")
-    one_of("penalty", translator.options.get("penalty", "length"), ["length"])
-    if translator.options.get("coverage_penalty"):
-        received = translator.options["coverage_penalty"]
-        raise ValueError(f"`coverage_penalty` must be 0, which CTranslate2 knows another one of. Received: {received}")
-    spec = _spec(translator.models[0], runtime.specs)
+    one_of("penalty", translator.options["penalty"], ["length"])
+    if received := translator.options["coverage_penalty"]:
+        raise ValueError(f"`coverage_penalty` must be 0: CTranslate2's is a different one. Received: {received}")
+    spec = _spec(translator.models[0], specs)
     spec.register_source_vocabulary(vocabulary(translator.source_tokenizer))
     spec.register_target_vocabulary(vocabulary(translator.target_tokenizer))
     spec.config.add_source_eos = True
     spec.validate()
-    spec.optimize(quantization=quantization)
-    with place as new:
-        spec.save(str(new))
-        save_tokenizers(translator, new)
-        settings = {"max_length": translator.max_length, "precision": quantization or "float32"}
-        save_settings(translator, new, format="ctranslate2", **settings)
-        return None if compare_on is None else compare(new, CTranslate2Translator(new), translator, compare_on)
+    spec.optimize(quantization=None if precision == "float32" else precision)
+    spec.save(str(folder))
+    save_tokenizers(translator, folder)
+    return {}
 
 
 def _spec(model, specs):
-    """The weights of a `transformer` where CTranslate2 looks for them."""
-    options = {
-        name: one_of(name, model.arguments.get(name, allowed[0]), allowed) for name, allowed in CTRANSLATE2.items()
-    }
-    norm_first, layers = bool(model.arguments.get("norm_first")), model.arguments.get("num_layers", 6)
-    counts = {"encoder": layers, "decoder": model.arguments.get("num_decoder_layers") or layers}
+    """The weights of a `transformer`, where CTranslate2 expects them."""
+    options = {name: one_of(name, model.arguments.get(name, allowed[0]), allowed) for name, allowed in OPTIONS.items()}
     spec = specs.TransformerSpec.from_config(
-        tuple(counts.values()),
+        (len(model.encoder.blocks), len(model.decoder.blocks)),
         model.encoder.blocks[0].attention.num_heads,
-        pre_norm=norm_first,
+        pre_norm=bool(model.arguments.get("norm_first")),
         activation=getattr(specs.common_spec.Activation, options["activation"].upper()),
     )
-
-    def linear(to, *layers):  # side by side, where one product makes several outputs
-        inputs = to_inputs(layers[0])
-        to.weight = np.concatenate([_array(layer.kernel).reshape(inputs, -1).T for layer in layers])
-        if layers[0].bias is not None:
-            to.bias = np.concatenate([_array(layer.bias).reshape(-1) for layer in layers])
-
-    def to_inputs(layer):
-        """How many features come in: the output of attention takes heads and features of each."""
-        shape = layer.kernel.shape
-        return shape[0] * shape[1] if layer.name == "output" else shape[0]
-
-    def norm(to, layer):
-        to.gamma, to.beta = _array(layer.gamma), _array(layer.beta)
-
-    for side, count in counts.items():
-        to, stack = getattr(spec, side), getattr(model, side)
-        table = _array((model.source_embedding if side == "encoder" else model.target_embedding).embeddings)
-        embeddings = to.embeddings[0] if side == "encoder" else to.embeddings
-        embeddings.weight = table
-        positions = stack.encodings[0]
-        length = positions.max_length or 1024
-        to.position_encodings.encodings = _array(positions(np.zeros((1, length, table.shape[1]), "float32")))[0]
-        if norm_first:
-            norm(to.layer_norm, stack.norm)
-        for number in range(count):
-            block, layer = stack.blocks[number], to.layer[number]
-            own = block.attention
-            linear(layer.self_attention.linear[0], own.query_dense, own.key_dense, own.value_dense)
-            linear(layer.self_attention.linear[1], own.output_dense)
-            norm(layer.self_attention.layer_norm, block.attention_residual.norm)
-            if side == "decoder":
-                other = block.memory_attention
-                linear(layer.attention.linear[0], other.query_dense)
-                linear(layer.attention.linear[1], other.key_dense, other.value_dense)
-                linear(layer.attention.linear[2], other.output_dense)
-                norm(layer.attention.layer_norm, block.memory_residual.norm)
-            linear(layer.ffn.linear_0, block.feed_forward.inner)
-            linear(layer.ffn.linear_1, block.feed_forward.outer)
-            norm(layer.ffn.layer_norm, block.feed_forward_residual.norm)
-    spec.decoder.projection.weight = table
+    _fill_stack(spec.encoder, spec.encoder.embeddings[0], model.encoder, model.source_embedding)
+    _fill_stack(spec.decoder, spec.decoder.embeddings, model.decoder, model.target_embedding)
+    table = spec.decoder.projection.weight = spec.decoder.embeddings.weight
     spec.decoder.projection.bias = np.where(np.isin(np.arange(len(table)), [PAD, START]), -1e9, 0).astype("float32")
     return spec
 
 
+def _fill_stack(to, embeddings, stack, embedding):
+    embeddings.weight = _array(embedding.embeddings)
+    positions = stack.encodings[0]
+    zeros = np.zeros((1, positions.max_length or 1024, embedding.output_dim), "float32")
+    to.position_encodings.encodings = _array(positions(zeros))[0]
+    if stack.norm is not None:
+        _fill_norm(to.layer_norm, stack.norm)
+    for layer, block in zip(to.layer, stack.blocks, strict=True):
+        own = block.attention
+        _fill_linear(layer.self_attention.linear[0], own.query_dense, own.key_dense, own.value_dense)
+        _fill_linear(layer.self_attention.linear[1], own.output_dense)
+        _fill_norm(layer.self_attention.layer_norm, block.attention_residual.norm)
+        if hasattr(block, "memory_attention"):
+            other = block.memory_attention
+            _fill_linear(layer.attention.linear[0], other.query_dense)
+            _fill_linear(layer.attention.linear[1], other.key_dense, other.value_dense)
+            _fill_linear(layer.attention.linear[2], other.output_dense)
+            _fill_norm(layer.attention.layer_norm, block.memory_residual.norm)
+        _fill_linear(layer.ffn.linear_0, block.feed_forward.inner)
+        _fill_linear(layer.ffn.linear_1, block.feed_forward.outer)
+        _fill_norm(layer.ffn.layer_norm, block.feed_forward_residual.norm)
+
+
+def _fill_linear(to, *layers):
+    """The weights of dense layers, side by side where one product computes several outputs."""
+    # the kernel of attention's output is (heads, head_dim, features), all others are (features, …)
+    inputs = [layer.kernel.shape[: 2 if layer.name == "output" else 1] for layer in layers]
+    kernels = [_array(layer.kernel).reshape(np.prod(shape), -1) for layer, shape in zip(layers, inputs, strict=True)]
+    to.weight = np.concatenate([kernel.T for kernel in kernels])
+    if layers[0].bias is not None:
+        to.bias = np.concatenate([_array(layer.bias).reshape(-1) for layer in layers])
+
+
+def _fill_norm(to, norm):
+    to.gamma, to.beta = _array(norm.gamma), _array(norm.beta)
+
+
 def _array(variable):
     return np.array(keras.ops.convert_to_numpy(variable), "float32")
-
-
-def _package():
-    try:
-        import ctranslate2
-        import ctranslate2.specs
-    except ImportError as error:
-        raise ImportError("This export needs CTranslate2: pip install 'keras_tfm[ctranslate2]'") from error
-    return ctranslate2

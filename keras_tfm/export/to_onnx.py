@@ -1,92 +1,83 @@
-"""ONNX: encoder and decoder step by Keras' exporter."""
+"""ONNX: encoder and decoder step as two files, written by Keras' exporter.
 
+`keras_tfm.exported.ONNXTranslator` runs the search around them. Source ids end with the end token:
+    encoder.onnx: ids (batch, length) → cache_00, cache_01, …, the cache of a decoder that has not seen a token yet.
+    step.onnx: tokens (batch, 1), position (1,), cache_00, … → logits (batch, vocabulary), next_cache_00, …
+"""
+
+import functools
 import warnings
 
 import keras
 import numpy as np
+from keras import ops
 
-from keras_tfm import kernels
-from keras_tfm.arguments import positive
-from keras_tfm.export.common import compare, longest_of, save_settings, save_tokenizers, tensorflow
-from keras_tfm.exported import NewFolder, ONNXTranslator
+from keras_tfm import extras, kernels
+from keras_tfm.export.common import longest_of, save_tokenizers, tensorflow
 from keras_tfm.text import END
 
 
-def onnx(translator, folder, max_length=None, compare_on=None):
-    """Writes encoder and decoder step of a translator as ONNX files, by Keras' exporter, with its tokenizers beside.
-
-    `keras_tfm.exported.ONNXTranslator` searches with them; ids end with the end token:
-        encoder.onnx: ids (batch, length) → cache_00, cache_01, … of a decoder that has yet to see a token.
-        step.onnx: tokens (batch, 1), position (1,), cache_00, … → logits (batch, vocabulary), next_cache_00, …
-
-    Args:
-        translator: a `Translator`.
-        folder, max_length, compare_on: as of `saved_model`, which says what is returned, too.
-    """
+def write(translator, folder, precision, max_length, n_best):
+    """Writes the two files; see `keras_tfm.export.export`."""
     tensorflow()
-    _packages()
-    place, max_length = NewFolder(folder), min(positive("max_length", max_length or 128), translator.max_length)
-    longest = longest_of(translator, max_length)
-    if translator.options.get("coverage_penalty"):
+    extras.require("onnxruntime", "tf2onnx")
+    if translator.options["coverage_penalty"]:
         raise ValueError(f"`coverage_penalty` must be 0. Received: {translator.options['coverage_penalty']}")
-    start, step = translator.steps()
-    # what changes with batch and source length is left open
-    structure, other = (start(np.full((n, n), END, "int32"), longest) for n in (1, 2))
-    names = [f"cache_{number:02}" for number in range(len(keras.tree.flatten(structure)))]
-
-    def encode(inputs):
-        return dict(zip(names, keras.tree.flatten(start(inputs["ids"], longest)), strict=True))
-
-    def decode_step(inputs):
-        cache = keras.tree.pack_sequence_as(structure, [inputs[name] for name in names])
-        logits, cache = step(inputs["tokens"], inputs["position"][0], cache)
-        next_names = (f"next_{name}" for name in names)
-        return {"logits": logits[:, -1], **dict(zip(next_names, keras.tree.flatten(cache), strict=True))}
-
+    longest = longest_of(translator, max_length)
+    encoder = _Encoder(translator, longest)
+    # Sizes that change with batch size and source length are left open.
+    caches = [encoder.start(np.full((n, n), END, "int32"), longest) for n in (1, 2)]
     inputs = {"tokens": ((None, 1), "int32"), "position": ((1,), "int32")}
-    for name, x, y in zip(names, keras.tree.flatten(structure), keras.tree.flatten(other), strict=True):
+    for number, (x, y) in enumerate(zip(*map(keras.tree.flatten, caches), strict=True)):
         shape = tuple(size if size == same else None for size, same in zip(x.shape, y.shape, strict=True))
-        inputs[name] = shape, x.dtype.name
-    with place as new:
-        with kernels.using(kernels.Kernels(slice_update=_select_update)):
-            _Function(encode, translator.models).write(new / "encoder.onnx", {"ids": ((None, None), "int32")})
-            _Function(decode_step, translator.models).write(new / "step.onnx", inputs)
-        save_tokenizers(translator, new)
-        save_settings(translator, new, format="onnx", max_length=max_length, longest=longest, precision="float32")
-        return None if compare_on is None else compare(new, ONNXTranslator(new), translator, compare_on)
+        inputs[f"cache_{number:02}"] = shape, x.dtype.name
+    with kernels.using(ONNX):
+        encoder.write(folder / "encoder.onnx", {"ids": ((None, None), "int32")})
+        _Step(translator, longest, caches[0]).write(folder / "step.onnx", inputs)
+    save_tokenizers(translator, folder)
+    return {"longest": longest}
 
 
-class _Function(keras.Model):
-    """A function of a dict of tensors as a model, which is what Keras exports."""
+class _Encoder(keras.Model):
+    """`start` of a translator as a model, which is what Keras exports."""
 
-    def __init__(self, function, models):
+    def __init__(self, translator, longest, structure=None):
         super().__init__(name="function")
-        self.function, self.models, self.built = function, models, True
+        self.models, self.longest, self.built = translator.models, longest, True
+        self.packed = functools.partial(keras.tree.pack_sequence_as, structure)  # Keras would wrap a dict
+        self.start, self.step = translator.steps()
 
     def call(self, inputs):
-        return self.function(inputs)
+        return _named("cache", self.start(inputs["ids"], self.longest))
 
     def write(self, path, inputs):
         import tensorflow as tf
 
         signature = {name: tf.TensorSpec(shape, dtype, name) for name, (shape, dtype) in inputs.items()}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of NumPy, about how Keras asks for `np.object`
+            warnings.simplefilter("ignore", FutureWarning)  # NumPy's, because Keras uses `np.object`
             self.export(str(path), format="onnx", input_signature=[signature], verbose=False)
 
 
-def _select_update(x, starts, updates):
-    """`ops.slice_update` of one place along one axis, by operators that every runtime has."""
+class _Step(_Encoder):
+    """`step` of a translator as a model."""
+
+    def call(self, inputs):
+        names = sorted(name for name in inputs if name.startswith("cache"))
+        cache = [inputs[name] for name in names]
+        logits, cache = self.step(inputs["tokens"], inputs["position"][0], self.packed(cache))
+        return {"logits": logits[:, -1], **_named("next_cache", cache)}
+
+
+def _named(prefix, cache):
+    return {f"{prefix}_{number:02}": x for number, x in enumerate(keras.tree.flatten(cache))}
+
+
+def _slice_update(x, starts, updates):
+    """`ops.slice_update` at one place along one axis, by operators that every runtime has."""
     (axis,) = (axis for axis, start in enumerate(starts) if not isinstance(start, int))
-    places = keras.ops.reshape(
-        keras.ops.arange(keras.ops.shape(x)[axis]), [-1 if n == axis else 1 for n in range(len(starts))]
-    )
-    return keras.ops.where(places == starts[axis], updates, x)
+    places = ops.reshape(ops.arange(ops.shape(x)[axis]), [-1 if n == axis else 1 for n in range(len(starts))])
+    return ops.where(places == starts[axis], updates, x)
 
 
-def _packages():
-    try:
-        import onnxruntime  # noqa: F401
-        import tf2onnx  # noqa: F401, by which Keras converts
-    except ImportError as error:
-        raise ImportError("This export needs ONNX's packages: pip install 'keras_tfm[onnx]'") from error
+ONNX = kernels.Kernels(slice_update=_slice_update)
