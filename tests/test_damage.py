@@ -1,4 +1,4 @@
-"""Damaged files, some 1,000 of them: an error that names the file and says what to do, or the answer from before."""
+"""Hundreds of damaged files: an error that names the file and says what to do, or the same answer as before."""
 
 import pathlib
 import shutil
@@ -155,7 +155,7 @@ def test_a_run_that_is_not_finished(unfinished):
         translator = Translator.load(unfinished)
         return *answer(translator), translator.origin
 
-    assert sum(fuzz(unfinished / name, read, same) for name in names) > 70
+    assert sum(fuzz(unfinished / name, read, same, every=2) for name in names) > 35
 
 
 def test_checkpoints(unfinished):
@@ -169,7 +169,7 @@ def test_checkpoints(unfinished):
         return "2 were requested" in found[1]
 
     names = "checkpoints/00000002.npz", "checkpoints/00000004.npz", "state.npz", "config.json"
-    assert sum(fuzz(unfinished / name, read, same) for name in names) > 70
+    assert sum(fuzz(unfinished / name, read, same, every=3) for name in names) > 25
 
 
 def test_a_result_is_never_of_another_epoch_than_it_says(run, root, command):
@@ -226,10 +226,13 @@ def test_info(name, request):
     folder = request.getfixturevalue(name)
     files_of = [file for file in inside(folder) if "data" not in file.parts and file.suffix != ".csv"]
     different = lambda before, found: True  # noqa: E731, it tells what is there
-    assert sum(fuzz(file, lambda: list(information.describe(folder)), different, every=2) for file in files_of) > 50
+    assert sum(fuzz(file, lambda: list(information.describe(folder)), different, every=4) for file in files_of) > 25
 
 
-@pytest.mark.parametrize("form", ["saved_model", "litert", "ctranslate2", "onnx"])
+SLOW = [pytest.param(form, marks=pytest.mark.slow) for form in ("saved_model", "onnx")]
+
+
+@pytest.mark.parametrize("form", ["litert", "ctranslate2", *SLOW])  # `test_exported` damages files of all forms, too
 def test_exports(form, saved, root):
     Translator.load(saved, beams=1, max_length=24).export(root / form, form)
     assert sum(fuzz(file, lambda: exported.load(root / form)(TEXTS)) for file in inside(root / form)) > 90
@@ -244,7 +247,7 @@ def test_commands_say_it_in_one_line(run, command):
     before, table = answer(Translator.load(run)), (run / "metrics.csv").read_text()
     rng, said, wrong = np.random.default_rng(0), 0, []
     for number, file in enumerate(inside(run)):
-        for argv in (command, ["finish", str(run)], ["info", str(run)]):
+        for argv in (command, [("finish", "info")[number % 2], str(run)]):
             shutil.rmtree(run)
             shutil.copytree(pristine, run)
             kinds = list(damages(file.read_bytes(), rng))
@@ -262,4 +265,4 @@ def test_commands_say_it_in_one_line(run, command):
                 ):
                     wrong.append(f"{file}, {damage}: another result")
     assert not wrong, "\n".join(wrong)
-    assert said > 20
+    assert said > 12

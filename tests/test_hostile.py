@@ -178,6 +178,7 @@ def command(texts, out):
     return ["train", f"--source={texts}", f"--out={out}", *options.split(), *sizes]
 
 
+@once
 def test_links_that_wait_for_a_run_lead_nowhere(texts, tmp_path):
     """Names that a run writes to, and their temporary ones, are links to files and folders of someone else."""
     run, foreign = tmp_path / "run", tmp_path / "foreign"
@@ -284,8 +285,11 @@ def test_training_on_a_full_disk_goes_on_when_there_is_room(texts, disk, tmp_pat
     assert all(map(np.array_equal, weights(tmp_path / "whole"), expected))
 
 
+SLOW = [pytest.param(form, marks=pytest.mark.slow) for form in ("litert", "onnx")]
+
+
 @IN_TENSORFLOW
-@pytest.mark.parametrize("form", ["ctranslate2", "litert", "saved_model", pytest.param("onnx", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("form", ["ctranslate2", "saved_model", *SLOW])
 def test_an_export_to_a_full_disk_leaves_the_earlier_one(form, saved, disk):
     place, leave = disk
     translator = Translator.load(saved, beams=1, max_length=24)

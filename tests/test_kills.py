@@ -1,4 +1,4 @@
-"""Kills at chosen and at random moments, each followed by the same command again: nothing is lost, nothing changes."""
+"""Processes killed at chosen and at random moments, each followed by the same command: nothing is lost or changed."""
 
 import csv
 import json
@@ -14,11 +14,11 @@ from conftest import BACKEND, IN_TENSORFLOW, SIZES
 from keras_tfm import exported, files, information, runs
 from keras_tfm.translator import Translator
 
-QUICK = pytest.mark.skipif(BACKEND != "jax", reason="the same files are written on each backend; JAX starts quicker")
+QUICK = pytest.mark.skipif(BACKEND != "jax", reason="files are written alike on all backends; JAX starts faster")
 pytestmark = pytest.mark.xdist_group("kills")
 
-# Imports once and forks for each task; a child is killed at the first event of a kind whose path, with $ at its end,
-# has a name in it.
+# Imports everything once and forks for each task. A child is killed at the first event of a kind whose path, with "$"
+# appended, contains a name.
 PROGRAM = """
 import json, os, signal, sys, time
 import matplotlib.pyplot, sentencepiece, tensorboard.summary.writer.event_file_writer, tensorflow  # which start late
@@ -112,17 +112,18 @@ def assert_same(run, expected):
     assert {path.name for path in run.rglob(".*")} == {".lock"}
 
 
-# A folder beside the file to write it in, the file in it, its way to its place, and the end of the folder.
+# A private folder is made beside the file, the file is written in it and moved into place, the folder is removed.
 MKDIR, OPEN, RENAME, REMOVE = "os.mkdir", "open", "os.rename", "shutil.rmtree"
-EARLY = "tokenizer", "tokenizers.json", "source.tokens", "target.ends", "meta.json", "config.json"
-MOMENTS = [(event, name) for name in EARLY for event in (MKDIR, OPEN, RENAME)]
+MOMENTS = [(MKDIR, "tokenizer"), (RENAME, "tokenizer"), (RENAME, "tokenizers.json"), (OPEN, "source.tokens")]
+MOMENTS += [(RENAME, "source.tokens"), (RENAME, "target.ends"), (MKDIR, "meta.json"), (RENAME, "meta.json")]
+MOMENTS += [(OPEN, "config.json"), (RENAME, "config.json")]
 MOMENTS += [(OPEN, "state.npz"), (RENAME, "state.npz"), (REMOVE, "state.npz"), (OPEN, "00000003.npz")]
 MOMENTS += [(RENAME, "00000003.npz"), (REMOVE, "00000003.npz"), (RENAME, "metrics.csv"), (REMOVE, "metrics.csv")]
 MOMENTS += [(RENAME, "00000006.npz"), (MKDIR, "model.keras"), (RENAME, "model.keras"), (REMOVE, "model.keras")]
 
 
 @QUICK
-def test_thirty_kills_at_chosen_moments_change_nothing(children, uninterrupted, texts, tmp_path):
+def test_kills_at_chosen_moments_change_nothing(children, uninterrupted, texts, tmp_path):
     out = tmp_path / "run"
     code = f"cli.run({command(texts, out)})"
     for event, name in MOMENTS:
@@ -131,15 +132,14 @@ def test_thirty_kills_at_chosen_moments_change_nothing(children, uninterrupted, 
             assert dict(information.describe(out))["kind"] == "run"
     assert children(code) == 0
     assert_same(out, uninterrupted)
-    assert len(MOMENTS) == 30
 
 
 @QUICK
 def test_kills_at_random_moments_change_nothing(children, uninterrupted, texts, tmp_path):
     out, rng, killed = tmp_path / "run", np.random.default_rng(), 0
     code = f"cli.run({command(texts, out)})"
-    while killed < 8 and not (out / "model.keras").exists():
-        killed += children(code, seconds=rng.uniform(0.03, 3)) == -signal.SIGKILL
+    while killed < 4 and not (out / "model.keras").exists():
+        killed += children(code, seconds=rng.uniform(0.03, 2.5)) == -signal.SIGKILL
     assert children(code) == 0
     assert_same(out, uninterrupted)
 
@@ -168,7 +168,7 @@ translator = Translator(transformer(260, **{SIZES}), ByteTokenizer(), ByteTokeni
     "save, load",
     [
         pytest.param("translator.save({})", Translator.load, marks=QUICK),
-        pytest.param("translator.export({}, 'ctranslate2')", exported.load, marks=IN_TENSORFLOW),
+        pytest.param("translator.export({}, 'ctranslate2')", exported.load, marks=[IN_TENSORFLOW, pytest.mark.slow]),
     ],
 )
 def test_a_kill_while_a_folder_is_replaced_leaves_the_old_or_the_new_one(save, load, children, tmp_path):
@@ -187,9 +187,9 @@ def test_a_kill_while_a_folder_is_replaced_leaves_the_old_or_the_new_one(save, l
 
 @QUICK
 def test_signals_to_the_command_save_and_the_same_command_goes_on(children, texts, tmp_path):
-    long = ["--steps=120", "--steps_per_epoch=40", "--save_minutes=0.0005"]
+    long = ["--steps=90", "--steps_per_epoch=30", "--save_minutes=0.0005"]
     out, whole = tmp_path / "run", tmp_path / "whole"
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGINT,):  # `test_runs` sends SIGTERM, too
         argv = [sys.executable, "-m", "keras_tfm", *command(texts, out, *long)]
         with subprocess.Popen(argv, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
             before = runs.saved_step(out)
@@ -200,7 +200,7 @@ def test_signals_to_the_command_save_and_the_same_command_goes_on(children, text
             _, said = process.communicate(timeout=60)
         assert process.returncode == 128 + number, said
         step = runs.saved_step(out)
-        assert before < step < 120
+        assert before < step < 90
         assert f"interrupted; step {step:,} is saved in {out}. Now" in said and "Traceback" not in said
     assert children(f"cli.run({command(texts, out, *long)})") == 0
     assert children(f"cli.run({command(texts, whole, *long)})") == 0
