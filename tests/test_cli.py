@@ -241,7 +241,7 @@ except SystemExit as error:
         ("export MODEL --format onnx --out x --precision int8", "--precision of onnx must be float32"),
         ("export MODEL --format onnx --out x --texts no/such", "no/such: there is no such file"),
         ("finish .", "must be the folder of a run"),
-        ("info .", "holds no run, no saved translator and no export"),
+        ("info .", "contains no run, no saved translator and no export"),
         ("train --source no/such --target x", "no/such: there is no such file"),
         ("train --source x --target x --out x", "--out must be a folder. Received: x, a file"),
         ("train --out y", "--task or --source must be given"),
