@@ -1,4 +1,4 @@
-"""What a folder contains: a run, a saved translator or an export. Reads files without importing Keras, so it is quick."""
+"""What a folder contains: a run, a saved translator or an export. It is read without Keras, and so at once."""
 
 import json
 import pathlib
@@ -80,7 +80,7 @@ def _config(path):
 
 def _architecture(config):
     sizes = ", ".join(f"{name} {config[name]}" for name in SIZES if config.get(name) is not None)
-    return f"{config.get('builder', 'model')}: vocabulary {config.get('vocab_size')}, {sizes}"
+    return f"vocabulary {config.get('vocab_size')}, {sizes}"
 
 
 def _tokenizers(folder):

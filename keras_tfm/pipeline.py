@@ -58,14 +58,10 @@ def train(pairs, folder, recipe="default", valid=None, say=print, **changes):
     Translator wrote
     """
     folder, recipe = pathlib.Path(folder), resolve(recipe, **changes)
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"`folder` must be a folder. Received: {folder}, a file")
-    for name in ("patience", "bleu"):
-        if getattr(recipe, name) and valid is None:
-            raise ValueError(f"`{name}` requires texts to validate on: `valid` must be given. Received: valid=None")
+    check_arguments(pairs, folder, valid, recipe)
     with files.locked(folder):
         keras.utils.set_random_seed(recipe.seed)
-        texts = fingerprint(pairs)
+        texts = data.fingerprint(pairs)
         settled = dataclasses.replace(recipe, **earlier_choices(folder, recipe, texts))
         tokenizers = make_tokenizers(folder, pairs, texts, settled)
         encoded, valid_encoded = encode(folder / "data", pairs, valid, tokenizers, settled)
@@ -75,15 +71,14 @@ def train(pairs, folder, recipe="default", valid=None, say=print, **changes):
         settled = suited_schedule(settled, len(batches), encoded[0])
         model = build(tokenizers, settled)
         compile_model(model, settled, machine.current())
-        run = new_run(folder, settled)
-        epochs = settled.steps // settled.steps_per_epoch
+        stopping = runs.EarlyStopping("val_loss", patience=settled.patience) if settled.patience else None
+        run = runs.TrainingRun(folder, max(KEEP, settled.average), stopping, settled.save_minutes)
+        callbacks = reporting(run, Translator(model, *tokenizers, beams=1), batches, valid, settled, say)
         check_average(folder, settled)
-        callbacks = reporting(folder, run, model, valid, tokenizers, batches, settled, say)
         write_config(folder, recipe, settled, texts, model, tokenizers)  # all options have proved possible by now
-        say(describe(model, batches, settled))
-        say(progress_so_far(runs.saved_step(folder), settled))
-        fitting = {"validation_data": valid_batches, "verbose": settled.verbose}
-        run.fit(model, batches, epochs, settled.steps_per_epoch, callbacks, **fitting)
+        say(announcement(model, batches, settled, runs.saved_step(folder)))
+        fitting = {"validation_data": valid_batches, "verbose": settled.verbose, "callbacks": callbacks}
+        run.fit(model, batches, settled.steps // settled.steps_per_epoch, settled.steps_per_epoch, **fitting)
         model, what = runs.finish(folder, settled.average)
     say(f"wrote {folder / 'model.keras'}: {what}")
     try:
@@ -95,12 +90,17 @@ def train(pairs, folder, recipe="default", valid=None, say=print, **changes):
     return Translator(model, *tokenizers)
 
 
-def fingerprint(pairs):
-    """A hash of the texts; refuses pairs that can be read only once, or that are none."""
-    check("pairs", pairs, iter(pairs) is not pairs, "a list, or anything else that can be iterated over several times")
-    if next(iter(pairs), None) is None:
-        raise ValueError("`pairs` must not be empty. Received: no pairs")
-    return data.fingerprint(pairs)
+def check_arguments(pairs, folder, valid, recipe):
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"`folder` must be a folder. Received: {folder}, a file")
+    for name, texts in {"pairs": pairs, "valid": valid}.items():
+        if texts is not None and iter(texts) is texts:
+            check(name, texts, False, "a list, or anything else that can be iterated over several times")
+        if texts is not None and next(iter(texts), None) is None:
+            raise ValueError(f"`{name}` must not be empty. Received: no pairs")
+    for name in ("patience", "bleu"):
+        if getattr(recipe, name) and valid is None:
+            raise ValueError(f"`{name}` requires texts to validate on: `valid` must be given. Received: valid=None")
 
 
 def earlier_choices(folder, recipe, texts):
@@ -159,19 +159,19 @@ def encode(folder, pairs, valid, tokenizers, recipe):
 def suited_batches(recipe, encoded, machine):
     """The recipe, with a batch size and shapes that suit the texts and the machine."""
     size = _below(BATCH_TOKENS, len(encoded.targets.tokens))[machine.accelerated]
-    size = max(size, recipe.max_length)
-    return _filled(recipe, batch_tokens=size, num_shapes=machine.shapes)
+    chosen = {"batch_tokens": max(size, recipe.max_length), "num_shapes": machine.shapes}
+    return dataclasses.replace(recipe, **{name: getattr(recipe, name) or chosen[name] for name in chosen})
 
 
 def suited_schedule(recipe, steps_per_pass, encoded):
-    """The recipe, with steps and a learning rate that suit the texts and the model."""
-    passes = recipe.passes or _below(PASSES, len(encoded.targets.tokens))
-    width = recipe.model_dim or PRESETS[recipe.preset]["model_dim"]
-    steps = recipe.steps or passes * steps_per_pass
+    """The recipe, with steps in whole epochs, and a learning rate, that suit the texts and the model."""
+    steps = recipe.steps or steps_per_pass * (recipe.passes or _below(PASSES, len(encoded.targets.tokens)))
     per_epoch = min(recipe.steps_per_epoch or min(steps_per_pass, MOST_STEPS), steps)
-    whole = {"steps_per_epoch": per_epoch, "steps": -(-steps // per_epoch) * per_epoch}
-    filled = _filled(recipe, learning_rate=(width * 2000) ** -0.5, warmup_steps=max(1, min(4000, steps // 10)))
-    return dataclasses.replace(filled, **whole)
+    width = recipe.model_dim or PRESETS[recipe.preset]["model_dim"]
+    chosen = {"learning_rate": recipe.learning_rate or (width * 2000) ** -0.5}
+    chosen |= {"warmup_steps": recipe.warmup_steps or max(1, min(4000, steps // 10))}
+    chosen |= {"steps_per_epoch": per_epoch, "steps": -(-steps // per_epoch) * per_epoch}
+    return dataclasses.replace(recipe, **chosen)
 
 
 def serve(encoded, recipe, **options):
@@ -208,59 +208,44 @@ def compile_model(model, recipe, machine):
     model.compile(optimizer, loss, metrics=metrics, jit_compile=jit_compile)
 
 
-def new_run(folder, recipe):
-    stopping = runs.EarlyStopping("val_loss", patience=recipe.patience) if recipe.patience else None
-    return runs.TrainingRun(folder, max(KEEP, recipe.average), stopping, recipe.save_minutes)
-
-
-def reporting(folder, run, model, valid, tokenizers, batches, recipe, say):
+def reporting(run, translator, batches, valid, recipe, say):
     """Callbacks that report how training is going."""
     callbacks = [keras.callbacks.SwapEMAWeights()] if recipe.ema else []
-    callbacks += [training.TokensPerSecond(batches.mean_tokens())]
+    callbacks.append(training.TokensPerSecond(batches.mean_tokens()))
     if recipe.verbose:
         callbacks.append(runs.TimeEstimate(run, recipe.steps, "" if machine.current().accelerated else CPU_HINT))
     if recipe.bleu:
         sources, references = zip(*itertools.islice(valid, recipe.bleu), strict=True)
-        translator = Translator(model, *tokenizers, beams=1)
         callbacks.append(evaluation.TranslationScores(translator, sources, references))
     try:
-        callbacks.append(training.TensorBoardScalars(folder / "tensorboard"))
+        callbacks.append(training.TensorBoardScalars(run.folder / "tensorboard"))
     except ImportError as error:
         say(f"no events for TensorBoard: {error}")
     return callbacks
 
 
 def write_config(folder, recipe, settled, texts, model, tokenizers):
-    """Writes config.json: the options as given, what was chosen, and what a model can be made from."""
+    """Writes config.json: the options as given, what was chosen for them, and what the model is made from."""
     config = {"options": dataclasses.asdict(recipe), "texts": texts, "model": model.get_config()}
     config |= {"tokenizers": [text.fingerprint(tokenizer) for tokenizer in tokenizers]}
     config |= {name: getattr(settled, name) for name in ("average", *CHOSEN)}
     files.write_json(folder / "config.json", config)
 
 
-def describe(model, batches, recipe):
-    """A line about what is going to be trained."""
-    shapes = f"{len(batches.shapes)} shapes" if len(batches.shapes) > 1 else "1 shape"
+def announcement(model, batches, recipe, step):
+    """What is going to be trained, and what was trained before."""
+    progress = f"saving every {recipe.save_minutes:g} minutes; after an interruption, the same command or call resumes"
+    if step:
+        progress = f"resuming after step {step:,} of {recipe.steps:,}"
+    if step >= recipe.steps:
+        progress = f"already trained for {recipe.steps:,} steps"
     return (
         f"{keras.backend.backend()}, {model.count_params():,} parameters, {recipe.steps:,} steps of up to "
-        f"{recipe.batch_tokens:,} tokens in {shapes}, {recipe.steps / len(batches):.1f} passes over the texts"
+        f"{recipe.batch_tokens:,} tokens in {len(batches.shapes)} shape{'s' * (len(batches.shapes) > 1)}, "
+        f"{recipe.steps / len(batches):.1f} passes over the texts\n{progress}"
     )
-
-
-def progress_so_far(step, recipe):
-    """A line about what was trained before."""
-    if not step:
-        return f"saving every {recipe.save_minutes:g} minutes; after an interruption, the same command or call resumes"
-    if step >= recipe.steps:
-        return f"already trained for {recipe.steps:,} steps"
-    return f"resuming after step {step:,} of {recipe.steps:,}"
 
 
 def _below(rules, number):
     """The value of the first limit that a number is below."""
     return next(value for limit, value in rules if number < limit)
-
-
-def _filled(recipe, **chosen):
-    """The recipe, with these values for options that are None."""
-    return dataclasses.replace(recipe, **{name: v for name, v in chosen.items() if getattr(recipe, name) is None})

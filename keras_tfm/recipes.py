@@ -8,7 +8,7 @@ import functools
 import math
 import typing
 
-from keras_tfm.arguments import check, one_of, positive, rate
+from keras_tfm.arguments import check, one_of
 
 # `base` and `big` are those of https://arxiv.org/abs/1706.03762; `deep` follows https://arxiv.org/abs/2006.10369.
 PRESETS = {
@@ -21,34 +21,24 @@ PRESETS = {
 # Options that may differ when a run is resumed: how long and how fast it trains, and what it reports.
 CHANGEABLE = {"steps", "passes", "patience", "average", "learning_rate", "warmup_steps", "clipnorm"}
 CHANGEABLE |= {"save_minutes", "bleu", "verbose"}
-
-
-def _number(name, value):
-    return check(name, value, type(value) in (int, float) and 0 <= value < math.inf, "a number of at least 0")
-
-
-def _above_0(name, value):
-    return check(name, value, type(value) in (int, float) and 0 < value < math.inf, "a positive number")
-
-
-def _integer(name, value):
-    return check(name, value, type(value) is int and value >= 0, "an integer of at least 0")
-
-
-def _boolean(name, value):
-    return check(name, value, type(value) is bool, "True or False")
-
-
-def _string(name, value):
-    return check(name, value, isinstance(value, str), "a string")
+RULES = {
+    "a positive integer": lambda value: type(value) is int and value > 0,
+    "an integer of at least 0": lambda value: type(value) is int and value >= 0,
+    "a positive number": lambda value: type(value) in (int, float) and 0 < value < math.inf,
+    "a number of at least 0": lambda value: type(value) in (int, float) and 0 <= value < math.inf,
+    "at least 0 and less than 1": lambda value: type(value) in (int, float) and 0 <= value < 1,
+    "True or False": lambda value: type(value) is bool,
+    "a string": lambda value: type(value) is str,
+}
+RULE_OF = {int: "a positive integer", float: "a number of at least 0", bool: "True or False", str: "a string"}
+ABOVE_0, RATE = "a positive number", "at least 0 and less than 1"
 
 
 def _option(group, default, text, allowed=None):
-    """A field; `allowed` are words, or a function that checks a value (by default that of the type in `CHECKS`)."""
+    """A field. `allowed` is a tuple of words or one of `RULES`; by default, the rule for the field's type."""
     return dataclasses.field(default=default, metadata={"group": group, "help": text, "allowed": allowed})
 
 
-CHECKS = {int: positive, float: _number, bool: _boolean, str: _string}
 _data, _training = functools.partial(_option, "data"), functools.partial(_option, "training")
 _model = functools.partial(_option, "model", None)
 _SIZES = "; ".join(
@@ -75,7 +65,7 @@ class Recipe:
     tokenizer: str = _data("bpe", "kind of tokenizer", ("bpe", "unigram", "char", "word", "bytes"))
     vocab_size: int | None = _data(None, "maximum size of a vocabulary (default: by corpus, 8,000 to 32,000)")
     separate: bool = _data(False, "learn a vocabulary for each side instead of one for both")
-    sampling: float = _data(0.0, "subword sampling: share of BPE merges left out", rate)
+    sampling: float = _data(0.0, "subword sampling: share of BPE merges left out", RATE)
     samples: int = _data(10, "with subword sampling, number of differently split copies of the corpus")
     batch_tokens: int | None = _data(None, "maximum tokens per batch and side, counting padding (default: by corpus)")
     num_shapes: int | None = _data(None, "maximum number of batch shapes; XLA compiles each (default: by machine)")
@@ -87,8 +77,8 @@ class Recipe:
     num_heads: int | None = _model("number of attention heads")
     num_kv_heads: int | None = _model("number of key/value heads, for grouped or multi-query attention")
     ff_dim: int | None = _model("width of the feed-forward networks")
-    dropout: float | None = _model("dropout rate of sublayers and embeddings (default: 0.1)", rate)
-    attention_dropout: float | None = _model("dropout rate of attention weights (default: 0.0)", rate)
+    dropout: float | None = _model("dropout rate of sublayers and embeddings (default: 0.1)", RATE)
+    attention_dropout: float | None = _model("dropout rate of attention weights (default: 0.0)", RATE)
     positions: str | None = _model(
         "position scheme (default: sinusoidal)", ("sinusoidal", "learned", "index", "rotary", "relative", "alibi")
     )
@@ -118,35 +108,34 @@ class Recipe:
     steps: int | None = _training(None, "number of updates, rounded up to whole epochs (default: by corpus)")
     passes: int | None = _training(None, "number of passes over the texts, if the steps are not given")
     steps_per_epoch: int | None = _training(None, "updates between checkpoints (default: one pass, at most 1,000)")
-    save_minutes: float = _training(3.0, "how often the state is saved between checkpoints", _above_0)
-    learning_rate: float | None = _training(None, "peak learning rate (default: by width, 0.002 for tiny)", _above_0)
+    save_minutes: float = _training(3.0, "how often the state is saved between checkpoints", ABOVE_0)
+    learning_rate: float | None = _training(None, "peak learning rate (default: by width, 0.002 for tiny)", ABOVE_0)
     warmup_steps: int | None = _training(None, "updates until the peak (default: a tenth of all, at most 4,000)")
     schedule: str = _training("cosine", "how the learning rate falls after its peak", ("cosine", "inverse_sqrt"))
-    smoothing: float = _training(0.1, "label smoothing", rate)
+    smoothing: float = _training(0.1, "label smoothing", RATE)
     r_drop: float = _training(0.0, "weight of R-Drop, which doubles the work of a step")
-    clipnorm: float | None = _training(None, "clip gradients to this norm (default: no clipping)", _above_0)
+    clipnorm: float | None = _training(None, "clip gradients to this norm (default: no clipping)", ABOVE_0)
     accumulate: int = _training(1, "number of batches per update")
-    ema: float | None = _training(None, "make a moving average of the weights, with this momentum, the result", rate)
+    ema: float | None = _training(None, "make a moving average of the weights, with this momentum, the result", RATE)
     average: int = _training(1, "make the mean of this many last checkpoints the result")
     patience: int | None = _training(None, "stop after this many epochs without a better validation loss")
     bleu: int | None = _training(None, "translate this many validation texts after each epoch, and log BLEU and chrF")
     precision: str = _training("float32", "training precision", ("float32", "mixed_bfloat16", "mixed_float16"))
     jit_compile: bool | None = _training(None, "compile with XLA (default: where that is faster)")
-    seed: int = _training(1, "seed of weights, dropout, batch order and subword sampling", _integer)
+    seed: int = _training(1, "seed of weights, dropout, batch order and subword sampling", "an integer of at least 0")
     verbose: int = _training(1, "0: silent; 1: progress bar; 2: one line per epoch", (0, 1, 2))
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
-            value, allowed = getattr(self, field.name), field.metadata["allowed"]
+            value, allowed = getattr(self, field.name), field.metadata["allowed"] or RULE_OF[kind(field)]
             if value is None and field.default is None:
                 continue
             if isinstance(allowed, tuple):
                 one_of(field.name, value, allowed)
             else:
-                (allowed or CHECKS[kind(field)])(field.name, value)
+                check(field.name, value, RULES[allowed](value), allowed)
         if self.sampling and self.tokenizer not in ("bpe", "unigram"):
-            rule = f"0 for tokenizers other than bpe and unigram, here {self.tokenizer}"
-            check("sampling", self.sampling, False, rule)
+            check("sampling", self.sampling, False, f"0 unless the tokenizer is bpe or unigram, not {self.tokenizer}")
 
     @property
     def model_options(self):

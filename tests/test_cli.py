@@ -2,6 +2,7 @@ import gzip
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -69,6 +70,17 @@ def test_errors_are_one_line(arguments, word, tmp_path):
     with pytest.raises(SystemExit, match=f"^keras-tfm: error: {word}"):
         cli.run(["train", "--out", str(tmp_path / "run"), *arguments])
     assert not (tmp_path / "run/config.json").exists()
+
+
+def test_training_learns_the_task(tmp_path):
+    line = (
+        "train --task reverse --num_examples 30000 --tokenizer word --max_length 16 --batch_tokens 1024 --num_shapes 1"
+    )
+    line += " --num_layers 1 --model_dim 64 --num_heads 4 --ff_dim 128 --dropout 0 --smoothing 0"
+    line += " --learning_rate 0.005 --steps 600 --steps_per_epoch 600 --verbose 0 --out"
+    run = keras_tfm(*line.split(), tmp_path, XLA_FLAGS="")  # compiled for speed, unlike other tests
+    right = re.search(r"([\d.]+)% of 1,000 unseen texts exactly right", run.stdout)
+    assert right and float(right[1]) > 95, run.stdout + run.stderr
 
 
 def test_a_backend_that_is_not_there_is_named():

@@ -66,8 +66,9 @@ def test_words_are_those_of_the_layers():
         ({"packed": 1}, "`packed` must be True or False"),
         ({"activation": 3}, "`activation` must be a string"),
         ({"schedule": "steep"}, r"`schedule` must be one of \['cosine', 'inverse_sqrt'\]. Received: schedule='steep'"),
+        ({"tokenizer": None}, "`tokenizer` must be one of"),
         ({"average": None}, "`average` must be a positive integer. Received: average=None"),
-        ({"sampling": 0.1, "tokenizer": "char"}, "`sampling` must be 0 for .* here char. Received: sampling=0.1"),
+        ({"sampling": 0.1, "tokenizer": "char"}, "`sampling` must be 0 unless .*, not char. Received: sampling=0.1"),
         ({"layers": 3}, "`option` must be one of .* Received: option='layers'"),
     ],
 )
