@@ -1,10 +1,11 @@
-"""Attention layers side by side; every figure is a ratio within one run.
+"""Compares attention layers; ratios are always between measurements of the same run.
 
-python benchmarks/attention.py [local] [layers]      KERAS_BACKEND chooses TensorFlow or JAX
+python benchmarks/attention.py [local] [layers]      KERAS_BACKEND selects the backend
 
-local:  attention over 8,192 tokens, 8 heads of 64: a window of 128 beside all keys. Time by turns in one process;
-        peak memory each in a process of its own, above what it held before the call.
-layers: a whole layer with its projections, forward and backward, 2,048 (on a GPU 16,384) padded tokens, beside Keras'.
+local:  attention over 8,192 tokens, 8 heads of 64: a window of 128 compared with all keys. Times are measured in turns
+        in one process; peak memory is measured in a process of its own, minus what it held before the call.
+layers: a whole layer with its projections, forward and backward, compared with Keras' layer on 2,048 tokens (on a GPU
+        16,384), with padding.
 """
 
 import os
@@ -34,7 +35,7 @@ def on_gpu():
 
 
 def compiled(function, backward=False):
-    """`function` of tensors, compiled; with `backward`, the gradients of its sum instead."""
+    """Compiles `function`; with `backward`, the gradient of its sum with respect to its first argument."""
     if BACKEND == "jax":
         import jax
 
@@ -56,7 +57,7 @@ def compiled(function, backward=False):
 
 
 def seconds(functions, inputs, repeats):
-    """Median seconds of each function, by turns, the first turn left out."""
+    """Median seconds of each function. They take turns, and the first turn does not count."""
     times = {name: [] for name in functions}
     for turn in range(repeats + 1):
         for name, function in functions.items():
@@ -89,7 +90,7 @@ def queries_keys_values():
 
 
 def peak_megabytes(name, backward):
-    """In a fresh process: the peak of a call that has already been compiled, above what the process held before."""
+    """Peak memory of a compiled call in a new process, minus what the process held before the call."""
     here = os.path.dirname(os.path.abspath(__file__))
     program = f"import sys; sys.path.insert(0, {here!r}); import attention; attention.print_peak({name!r}, {backward})"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -113,7 +114,7 @@ def print_peak(name, backward):
             return next(int(line.split()[1]) for line in file if line.startswith(field)) / 1024
 
     with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")  # Linux: forget the peak
+        file.write("5")  # resets the peak, on Linux
     before = status("VmRSS")
     step(*inputs)
     print(status("VmHWM") - before)

@@ -1,12 +1,12 @@
-"""Decoding beside its peers: the same weights, the same sentences, by turns in one process.
+"""Compares our decoding with that of others: same weights, same sentences, taking turns in one process.
 
-python benchmarks/decoding.py MODEL DATA [--peers naive keras_hub marian]    KERAS_BACKEND chooses TensorFlow or JAX
+python benchmarks/decoding.py MODEL DATA [--peers naive keras_hub marian]    KERAS_BACKEND selects the backend
 
-MODEL is a folder that `keras-tfm train` wrote, DATA holds `tok/` of Multi30k; val is translated.
-naive:     greedy, batch 8, 32 tokens: our cached loop beside one that passes all tokens through the model at each step.
-keras_hub: beam search with keras-hub's `BeamSampler` over our `start` and `step`.
-marian:    beam search with `generate` of Hugging Face's Marian and our weights (a post-norm model, packages `torch` and
-           `transformers`).
+MODEL is a folder that `keras-tfm train` wrote. DATA contains `tok/` of Multi30k, of which val is translated.
+naive:     greedy search, batch 8, 32 tokens: our cached loop, and a loop that runs the model on all tokens at each step
+keras_hub: beam search by keras-hub's `BeamSampler`, over our `start` and `step`
+marian:    beam search by `generate` of Hugging Face's Marian with our weights; needs a post-norm model and the packages
+           `torch` and `transformers`
 """
 
 import argparse
@@ -29,7 +29,7 @@ from keras_tfm.translator import Translator
 
 
 def longest(width):
-    """Tokens of a translation at the most, of sources that are so wide: as `Translator` sets it."""
+    """Maximum length of a translation for sources of this width, as in `Translator`."""
     return 2 * width + 16
 
 
@@ -48,7 +48,7 @@ def main():
 
 
 def val(options):
-    """Sentences of val and their translations."""
+    """The sentences of val and their references."""
     return [list(read_lines(options.data / f"tok/val.lc.norm.tok.{side}.gz")) for side in ("en", "de")]
 
 
@@ -65,7 +65,7 @@ def beside_naive(translator, options, batch=8, steps=32):
     )
     forward = kernels.compiled(lambda inputs, length: model(inputs), model.variables)
 
-    def naive(call):  # the tutorials' way: all tokens so far, again and again
+    def naive(call):  # as in many tutorials: the model sees all previous tokens again at each step
         target = np.full((batch, steps + 1), PAD, "int32")
         target[:, 0] = START
         for position in range(steps):
@@ -81,7 +81,7 @@ def beside_naive(translator, options, batch=8, steps=32):
     }
     outputs, times = {name: way() for name, way in ways.items()}, {name: [] for name in ways}
     assert all((ids[:, :-1] == outputs["without cache, eager"][:, :-1]).all() for ids in outputs.values())
-    for _ in range(5):  # by turns, since machines are noisy; a few calls each, since the others have filled its caches
+    for _ in range(5):  # in turns, since machines are noisy; several calls each, to warm up caches again
         for name, way in ways.items():
             for _ in range(1 if name.endswith("eager") else 3):
                 start = time.perf_counter()
@@ -148,13 +148,13 @@ def beside_marian(translator, options):
 
 
 def as_marian(model):
-    """Marian of Hugging Face's transformers with the weights of our post-norm `transformer`."""
+    """Hugging Face's Marian with the weights of our post-norm `transformer`."""
     import torch
     from transformers import MarianConfig, MarianMTModel
 
     sizes = model.arguments
     if sizes.get("norm_first"):
-        raise ValueError("Marian normalises after its sublayers: train without --norm_first")
+        raise ValueError("Marian is a post-norm model. Received: a pre-norm model; train one without --norm_first")
     layers, dim = sizes["num_layers"], sizes["model_dim"]
     config = MarianConfig(
         vocab_size=sizes["vocab_size"],
@@ -216,11 +216,11 @@ def as_marian(model):
 
 
 def compare(peer, search, translator, options):
-    """BLEU and tokens/s of a peer's search (sources, width) → ids beside ours, batch by batch in turn."""
+    """Prints BLEU and tokens/s of our search and of a peer's, `search(sources, width)` → ids; they take turns."""
     (model,), (sentences, references) = translator.models, val(options)
 
     def ours(sources, width):
-        limits = longest(ops.sum(ops.cast(sources != PAD, "int32"), axis=1))  # of each sentence by itself
+        limits = longest(ops.sum(ops.cast(sources != PAD, "int32"), axis=1))  # one for each sentence
         search = {"max_length": longest(width), "limits": limits, "length_penalty": options.length_penalty}
         return decoding.beam_search(model.start, model.step, sources, beams=options.beams, **search)[0][:, 0]
 
@@ -256,7 +256,7 @@ def compare(peer, search, translator, options):
 
 
 def padded(rows, count, width):
-    """Lists of ids → (count, width), each with its end token; rows of end tokens alone fill up the batch."""
+    """Pads lists of ids, each with its end token, to (count, width); missing rows have only an end token."""
     ids = np.full((count, width), PAD, "int32")
     ids[:, 0] = END
     for number, row in enumerate(rows):

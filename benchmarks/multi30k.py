@@ -1,8 +1,8 @@
-"""Multi30k English→German with the tiny preset, from text files to BLEU, by `keras-tfm train --recipe small_corpus`.
+"""Trains Multi30k English→German with `keras-tfm train --recipe small_corpus`, and reports BLEU and chrF.
 
 python benchmarks/multi30k.py DATA [--raw] [--out runs/multi30k] [--beams 5] [any flag of keras-tfm train]
 
-DATA holds `tok/` (tokenised, lower-cased) and `raw/`. Everything is chosen on val; test2016 is only reported.
+DATA contains `tok/` (tokenized, lower-cased) and `raw/`. Choices are made on val; test2016 is only reported.
 """
 
 import argparse
@@ -17,7 +17,7 @@ LENGTH_PENALTIES = (0.6, 1.0, 1.4)
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=pathlib.Path)
-    parser.add_argument("--raw", action="store_true", help="cased text, scored by sacreBLEU's own tokeniser")
+    parser.add_argument("--raw", action="store_true", help="use cased text, scored with sacreBLEU's tokenizer")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/multi30k"))
     parser.add_argument("--beams", type=int, default=5, help="1 for greedy decoding only")
     options, flags = parser.parse_known_args()
@@ -37,7 +37,7 @@ def main():
 
 
 def report(options, file):
-    """Prints BLEU and chrF of greedy decoding, and of a beam with the length penalty that is best on val."""
+    """Prints BLEU and chrF of greedy search, and of beam search with the length penalty that is best on val."""
     from keras_tfm.translator import Translator
 
     def score(split, name, **decoding):
@@ -56,7 +56,7 @@ def report(options, file):
 
 
 def evaluate(translate, split, title, source, target, options):
-    """Translates a split, prints BLEU and chrF with their signatures and returns BLEU."""
+    """Translates a split, prints BLEU and chrF with their signatures, and returns BLEU."""
     import sacrebleu
 
     from keras_tfm.data import read_lines

@@ -1,9 +1,9 @@
-"""The input pipeline by itself, and beside the training that it feeds.
+"""Speed of the input pipeline, and of the training that it feeds.
 
-python benchmarks/pipeline.py DATA [--steps 8]      KERAS_BACKEND chooses TensorFlow or JAX
+python benchmarks/pipeline.py DATA [--steps 8]      KERAS_BACKEND selects the backend
 
-DATA holds `tok/` of Multi30k. Printed: pairs encoded a second; padding and target tokens served a second, by kind of
-batch; target tokens a second of `fit` with the tiny preset.
+DATA contains `tok/` of Multi30k. Prints the number of pairs encoded per second; for each kind of batches, the share of
+padding and the target tokens served per second; and the target tokens per second of `fit` with the tiny preset.
 """
 
 import argparse
@@ -30,7 +30,7 @@ KINDS = {
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", metavar="DATA", type=pathlib.Path)
-    parser.add_argument("--steps", type=int, default=8, help="of training that are timed")
+    parser.add_argument("--steps", type=int, default=8, help="number of training steps that are timed")
     options = parser.parse_args()
     files = data.ParallelFiles(*(options.folder / f"tok/train.lc.norm.tok.{side}.gz" for side in ("en", "de")))
     tokenizer = text.train_tokenizer((line for pair in files for line in pair), "bpe", 10_000)
@@ -57,14 +57,14 @@ def padding_share(batches):
 
 
 def served(batches):
-    """Target tokens a second, of a whole epoch that was not seen before."""
+    """Target tokens per second, over an epoch that has not been served before."""
     start = time.perf_counter()
     tokens = sum(int((batches.batch(1, index)[1] > 0).sum()) for index in range(len(batches)))
     return tokens / (time.perf_counter() - start)
 
 
 def trained(pairs, tokenizer, steps):
-    """Target tokens a second of training, once all shapes are compiled."""
+    """Target tokens per second of training, after compilation."""
     batches = BucketedBatches(pairs, 4096, num_shapes=1)
     model = transformer(tokenizer.vocab_size, preset="tiny")
     model.compile("adam", training.SmoothedCrossentropy())

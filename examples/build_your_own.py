@@ -1,6 +1,6 @@
-"""A classifier of your own: does the 1 come before the 2?
+"""A classifier made of our layers: does the 1 come before the 2?
 
-python examples/build_your_own.py            trains, saves, and lets a fresh process load and use the model
+python examples/build_your_own.py      trains and saves the model, then loads and evaluates it in a new process
 """
 
 import pathlib
@@ -15,7 +15,7 @@ from keras_tfm.layers import PositionalEncoding, TransformerEncoderBlock
 
 
 def sequences(count, seed):
-    """Sequences of 4 to 16 of the symbols 3 … 30, padded with zeros, with one 1 and one 2 in each."""
+    """Sequences of 4 to 16 symbols from 3 to 30, padded with zeros; each contains one 1 and one 2."""
     rng = np.random.default_rng(seed)
     x, answers = rng.integers(3, 31, (count, 16)), np.zeros(count, "int32")
     for n, length in enumerate(rng.integers(4, 17, count)):
@@ -31,15 +31,15 @@ def classifier():
     x = PositionalEncoding(combine="concat", dim=16)(x)
     x = TransformerEncoderBlock(num_heads=4, ff_dim=128, activation="swiglu", norm_first=True)(x)
     x = TransformerEncoderBlock(num_heads=4, ff_dim=128, score="cosine", positions="rotary", norm_first=True)(x)
-    x = keras.layers.GlobalAveragePooling1D()(x)  # the mask has come through: padding is not averaged
+    x = keras.layers.GlobalAveragePooling1D()(x)  # the mask gets here, so padding is not averaged
     return keras.Model(symbols, keras.layers.Dense(1, activation="sigmoid")(x))
 
 
 def main():
-    if len(sys.argv) > 1:  # the fresh process
+    if len(sys.argv) > 1:  # in the new process
         model = keras.models.load_model(sys.argv[1])
         loss, accuracy = model.evaluate(*sequences(2048, seed=2), batch_size=64, verbose=0)
-        print(f"fresh process: accuracy {accuracy:.1%}")
+        print(f"new process: accuracy {accuracy:.1%}")
         return
     keras.utils.set_random_seed(1)
     model = classifier()

@@ -1,12 +1,12 @@
 """Trains a text classifier and writes it as a SavedModel that maps strings to labels.
 
-python examples/classify.py [train.tsv] [--out classifier]
+python examples/classify.py [train.tsv] [--out runs/classifier]
 
 Each line of the TSV file is a text, a tab and a label. Without a file, it learns from a small built-in data set:
 requests to a voice assistant. A tenth of the texts is held out for testing. The SavedModel works without this package:
 
     import tensorflow as tf, tensorflow_text
-    classify = tf.saved_model.load("classifier").signatures["serving_default"]
+    classify = tf.saved_model.load("runs/classifier").signatures["serving_default"]
     classify(tf.constant(["play some jazz"]))["label"]
 """
 
@@ -63,7 +63,7 @@ class Exported(tf.Module):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", nargs="?", metavar="train.tsv")
-    parser.add_argument("--out", default="classifier", metavar="FOLDER")
+    parser.add_argument("--out", default="runs/classifier", metavar="FOLDER")
     parser.add_argument("--epochs", type=int, default=10)
     options = parser.parse_args()
     keras.utils.set_random_seed(1)

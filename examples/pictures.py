@@ -1,6 +1,6 @@
 """Three pictures for a first look at the Transformer, written as PNG files; needs matplotlib.
 
-python examples/pictures.py [--out FOLDER]
+python examples/pictures.py [--out runs/pictures]
 
 mask.png       a causal mask: which keys each query may attend to
 positions.png  sinusoidal positions: fast waves tell neighbours apart, slow ones tell the beginning from the end
@@ -66,7 +66,7 @@ def schedule_curve(schedules, steps, path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("pictures"), metavar="FOLDER")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/pictures"), metavar="FOLDER")
     folder = parser.parse_args().out
     folder.mkdir(parents=True, exist_ok=True)
     mask_map(masks.causal(8, 8)[0], folder / "mask.png")

@@ -1,10 +1,10 @@
-"""Serves an exported SavedModel over HTTP, by the requests and answers of TensorFlow Serving's REST API.
+"""Serves an exported SavedModel over HTTP, with the requests and responses of TensorFlow Serving's REST API.
 
     pip install '.[serve,tensorflow,text]'
     SAVED_MODEL=saved_models/dates/saved_model python examples/serve.py --address 127.0.0.1 --port 8501
     curl -d '{"instances": ["3. Mai 2023"]}' localhost:8501/v1/models/translator:predict
 
-Requests have rows, and may name a signature: {"instances": […], "signature_name": "translate"}.
+A request may name a signature of the SavedModel: {"instances": […], "signature_name": "translate"}.
 """
 
 import os
@@ -14,11 +14,11 @@ from mosec import Server, ValidationError, Worker
 
 class Signatures(Worker):
     def __init__(self):
-        import tensorflow as tf  # in the process of the worker alone
+        import tensorflow as tf  # only in the worker's process
         import tensorflow_text  # noqa: F401, operators of the tokenizers
 
         self.tf, self.signatures = tf, tf.saved_model.load(os.environ["SAVED_MODEL"]).signatures
-        self.forward({"instances": ["a"]})  # so that the first request need not wait
+        self.forward({"instances": ["a"]})  # warms up, so that the first request does not wait
 
     def forward(self, request):
         try:
@@ -29,7 +29,7 @@ class Signatures(Worker):
                 raise ValueError(request["instances"])
             outputs = signature(**{name: values})
         except (KeyError, TypeError, ValueError, AttributeError, self.tf.errors.OpError) as error:
-            rule = f"`instances` must be a list of what a signature takes, of {', '.join(self.signatures)}"
+            rule = f"`instances` must be a list of inputs of a signature, one of {', '.join(self.signatures)}"
             raise ValidationError(rule) from error
         found = {name: readable(value.numpy().tolist()) for name, value in outputs.items()}
         if len(found) == 1:
@@ -38,7 +38,7 @@ class Signatures(Worker):
 
 
 def readable(value):
-    """Strings for bytes, in lists of lists."""
+    """Decodes bytes in nested lists."""
     if isinstance(value, list):
         return [readable(item) for item in value]
     return value.decode() if isinstance(value, bytes) else value

@@ -21,6 +21,7 @@ from keras_tfm.arguments import positive, strings
 from keras_tfm.progress import Progress
 from keras_tfm.text import END, PAD, START, longest_translation
 
+BATCH_SIZE = 32  # texts that are translated together, where the runtime can
 NEVER = -1e9  # log-probability of a forbidden token, as in `keras_tfm.decoding`
 
 
@@ -65,12 +66,7 @@ class Runner:
 
 
 class TokenRunner(Runner):
-    """A runner whose exported model maps token ids to token ids; the tokenizers are saved next to the model.
-
-    Args:
-        folder: as for `Runner`.
-        num_threads: number of threads that the runtime uses.
-    """
+    """Base of runners whose model maps token ids to token ids; the runtime uses `num_threads` threads."""
 
     # Subclasses define `_load(num_threads)`, and `_best(row)` or `_search(rows)`.
 
@@ -103,18 +99,12 @@ class TokenRunner(Runner):
 
 
 class SavedModelTranslator(Runner):
-    """Runs the SavedModel format.
-
-    Args:
-        folder: as for `Runner`.
-        batch_size: number of texts that are translated together.
-    """
+    """Runs the SavedModel format."""
 
     form, main = "saved_model", "saved_model.pb"
 
-    def __init__(self, folder, batch_size=32):
+    def __init__(self, folder):
         super().__init__(folder)
-        self.batch_size = positive("batch_size", batch_size)
         tf, _ = extras.load("tensorflow"), extras.load("tensorflow_text")  # which registers the tokenizers' operators
         with files.reading(self.folder / self.main):
             self._model = tf.saved_model.load(str(self.folder))  # must live as long as its signature
@@ -123,8 +113,8 @@ class SavedModelTranslator(Runner):
 
     def _translate(self, texts, bar):
         found, order = [""] * len(texts), sorted(range(len(texts)), key=lambda place: len(texts[place]))
-        for first in range(0, len(order), self.batch_size):
-            places = order[first : first + self.batch_size]
+        for first in range(0, len(order), BATCH_SIZE):
+            places = order[first : first + BATCH_SIZE]
             sources = [texts[place].encode("utf-8", "replace") for place in places]
             outputs = self._signature(texts=self._constant(sources))
             for place, answers, cut in zip(places, *(outputs[k].numpy() for k in ("translations", "cut")), strict=True):
@@ -170,7 +160,7 @@ class CTranslate2Translator(TokenRunner):
                 "min_decoding_length": max(self._shortest - 1, 0),  # CTranslate2 does not count the end token
                 "no_repeat_ngram_size": self.settings["no_repeat_ngram"],
                 "suppress_sequences": [[targets[number]] for number in self.settings["forbidden"]] or None,
-                "max_batch_size": 32,
+                "max_batch_size": BATCH_SIZE,
             }
         with files.reading(self.folder / self.main):
             self._translator = runtime.Translator(str(self.folder), intra_threads=num_threads)
@@ -258,11 +248,9 @@ OWN = MAIN | {"variables", "assets", "fingerprint.pb", "encoder.onnx", "config.j
 OWN |= {f"{side}_vocabulary.json" for side in ("source", "target", "shared")} | {"source_tokenizer", "target_tokenizer"}
 
 
-class NewFolder(files.NewFolder):
+def new_folder(folder):
     """Context manager: a new folder for an export. It replaces `folder`, which must be new, empty or an export."""
-
-    def __init__(self, folder):
-        super().__init__(folder, MAIN, OWN)
+    return files.NewFolder(folder, MAIN, OWN)
 
 
 def form(folder):
@@ -276,9 +264,8 @@ def load(folder):
     """Returns the runner for a folder that `Translator.export` wrote."""
     found = form(folder)
     if found is None:
-        raise FileNotFoundError(
-            f"{folder}: must contain one of {', '.join(sorted(MAIN))}, as written by `keras-tfm export`"
-        )
+        names = ", ".join(sorted(MAIN))
+        raise FileNotFoundError(f"{folder}: must contain one of {names}, as written by `keras-tfm export`")
     return RUNNERS[found](folder)
 
 

@@ -20,7 +20,7 @@ def run(monkeypatch, name, *arguments):
 def test_build_your_own():
     run = subprocess.run([sys.executable, EXAMPLES / "build_your_own.py"], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    assert float(re.search(r"fresh process: accuracy ([\d.]+)%", run.stdout)[1]) > 95
+    assert float(re.search(r"new process: accuracy ([\d.]+)%", run.stdout)[1]) > 95
 
 
 @pytest.mark.slow
