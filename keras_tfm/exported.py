@@ -9,6 +9,7 @@ All are called with a list of strings and return the list of their translations.
 TensorFlow and Keras.
 """
 
+import functools
 import itertools
 import pathlib
 import threading
@@ -246,11 +247,8 @@ RUNNERS = {
 MAIN = {runner.main for runner in RUNNERS.values()}
 OWN = MAIN | {"variables", "assets", "fingerprint.pb", "encoder.onnx", "config.json", "translator.json"}
 OWN |= {f"{side}_vocabulary.json" for side in ("source", "target", "shared")} | {"source_tokenizer", "target_tokenizer"}
-
-
-def new_folder(folder):
-    """Context manager: a new folder for an export. It replaces `folder`, which must be new, empty or an export."""
-    return files.NewFolder(folder, MAIN, OWN)
+# `NewFolder(folder)` refuses folders that contain anything else.
+NewFolder = functools.partial(files.NewFolder, main=MAIN, own=OWN)
 
 
 def form(folder):

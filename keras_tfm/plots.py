@@ -94,8 +94,7 @@ def learning_curve(history, path):
     """Plots loss and accuracy by epoch, for training and, if there is any, for validation.
 
     Args:
-        history: a list with a dict for each epoch: `epoch`, `loss` and, if known, `accuracy`, `val_loss`,
-            `val_accuracy`.
+        history: a dict for each epoch: `epoch`, `loss` and, optionally, `accuracy`, `val_loss`, `val_accuracy`.
         path: file to write.
 
     >>> import tempfile, os

@@ -55,9 +55,7 @@ def dates(num_examples, split="train", seed=0, locales=LOCALES):
     text can mean two days, so a model can get everything right.
 
     Args:
-        num_examples: number of pairs. A smaller number gives the first of the same pairs.
-        split: "train", "valid" or "test", which share no day.
-        seed: seed of the random pairs.
+        num_examples, split, seed: as for `reverse`; the splits share no day.
         locales: names that Babel knows. Texts follow the CLDR (https://cldr.unicode.org) of the installed Babel.
 
     >>> all(datetime.date.fromisoformat(target).year in YEARS for source, target in dates(5))
@@ -133,12 +131,8 @@ def _capital(word):
     return word[:1].title() + word[1:]
 
 
-CASES = {  # a function for each name and number in the text, and one for the whole text
-    "written": (str, str),
-    "capital": (_capital, str),  # 3 de Mayo de 2023
-    "lower": (str, str.lower),
-    "upper": (str, str.upper),
-}
+# Case → a function for each name in the text ("3 de Mayo de 2023" for "capital"), and one for the whole text.
+CASES = {"written": (str, str), "capital": (_capital, str), "lower": (str, str.lower), "upper": (str, str.upper)}
 _NEW_YEARS = [datetime.date(year, 1, 1) for year in YEARS]
 _FIRSTS = [datetime.date(2000, month, 1) for month in range(1, 13)]
 _JANUARY = [datetime.date(2000, 1, day) for day in range(1, 32)]

@@ -31,16 +31,13 @@ KINDS = {
 
 
 def train_tokenizer(texts, kind="bpe", vocab_size=8000, **options):
-    """Trains a tokenizer on text.
+    """Trains a tokenizer on text: a `SentencePieceTokenizer`, or a `ByteTokenizer` for "bytes".
 
     Args:
         texts: an iterable of strings. SentencePiece uses a random sample of at most a million.
         kind: "bpe", "unigram" (subwords), "char", "word" or "bytes" (https://arxiv.org/abs/2105.13626).
         vocab_size: maximum number of tokens, including the special tokens and, except for "word", the 256 bytes.
         **options: any other option of the SentencePiece trainer.
-
-    Returns:
-        A `SentencePieceTokenizer` or a `ByteTokenizer`.
 
     All kinds but "word" are lossless, with one exception: "▁" (U+2581), which SentencePiece uses for spaces, comes back
     as a space. Every tokenizer reads lone surrogates, which are not valid text, as "?".
@@ -112,10 +109,8 @@ class SentencePieceTokenizer(Tokenizer):
         self.processor = extras.load("sentencepiece").SentencePieceProcessor(model_proto=model)
         specials = tuple(getattr(self.processor, name)() for name in ("pad_id", "bos_id", "eos_id", "unk_id"))
         if specials != tuple(SPECIALS):
-            raise ValueError(
-                "`model` must use ids 0 to 3 for padding, start, end and unknown. "
-                f"Received: a model that uses {specials}"
-            )
+            rule = "`model` must use ids 0 to 3 for padding, start, end and unknown."
+            raise ValueError(f"{rule} Received: a model that uses {specials}")
         self.vocab_size = self.processor.vocab_size()
 
     def _encode(self, texts):
@@ -251,23 +246,19 @@ class KerasHubTokenizer(Tokenizer):
 
 
 def _keras_hub_classes():
-    """The tokenizer classes of keras-hub by name."""
+    """The tokenizer classes of keras-hub by name, without their abstract base."""
     from keras_hub import tokenizers
 
-    classes = {name: value for name, value in vars(tokenizers).items() if isinstance(value, type)}
-    classes.pop("Tokenizer")  # the abstract base
-    return classes
+    return {name: cls for name, cls in vars(tokenizers).items() if isinstance(cls, type) and name != "Tokenizer"}
 
 
 class _KerasHubInGraph:
-    """Always runs in a graph, since keras-hub returns Python lists outside of one."""
-
     def __init__(self, tokenizer):
         import tensorflow as tf
 
         self.tokenizer, self.keep = tokenizer, tf.ragged.boolean_mask
-        self.tokenize = tf.function(self._tokenize, autograph=False)
-        self.detokenize = tf.function(self._detokenize, autograph=False)
+        # always in a graph, since keras-hub returns Python lists outside of one
+        self.tokenize, self.detokenize = (tf.function(f, autograph=False) for f in (self._tokenize, self._detokenize))
 
     def _tokenize(self, texts):
         return self.tokenizer.tokenize(texts) + len(SPECIALS)
@@ -302,13 +293,12 @@ def load_tokenizer(folder):
     """Reads a tokenizer that `save_tokenizer` wrote."""
     folder = pathlib.Path(folder)
     files.settle(folder)
-    path = folder / "tokenizer.json"
-    if not path.exists():
+    if not (folder / "tokenizer.json").exists():
         raise ValueError(f"`folder` must be one that `save_tokenizer` wrote. Received: folder={str(folder)!r}")
     name = files.read_manifest(folder, "tokenizer.json", required=("class",))["class"]
-    with files.reading(path):
-        one_of("class", name, TOKENIZERS)
-    return TOKENIZERS[name].load(folder)
+    with files.reading(folder / "tokenizer.json"):
+        tokenizer = TOKENIZERS[one_of("class", name, TOKENIZERS)]
+    return tokenizer.load(folder)
 
 
 def fingerprint(tokenizer):
