@@ -1,10 +1,10 @@
-"""Exported forms of a translator side by side, each in a process of its own, by one thread, sentence by sentence.
+"""Compares the export formats of a translator: each in a process of its own, one thread, sentence by sentence.
 
 python benchmarks/export.py MODEL DATA [--sentences 200] [--beams 1 4]
 
-Each number of beams has its tables, 1 being greedy search: the forms, and what a short translation takes beside a long
-one, whose search ends later. MODEL is a folder that `keras-tfm train` wrote, DATA holds `tok/` of Multi30k, of which
-the first of val are translated.
+Prints two tables for each number of beams (1 is greedy search): quality, size and speed of each format, and the time of
+a short translation compared with a long one. MODEL is a folder that `keras-tfm train` wrote. DATA contains `tok/` of
+Multi30k; the first sentences of val are translated.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def main():
 
 
 def side_by_side(model, beams, sources, references):
-    """Exports a translator in all forms, and prints what they say and how fast."""
+    """Exports a translator in all formats, and prints their quality, size and speed."""
     translator = load(model, beams)
     expected = translator(sources)
     with tempfile.TemporaryDirectory() as folder:
@@ -51,7 +51,7 @@ def side_by_side(model, beams, sources, references):
         runs = {name: in_a_process(name, path, model, beams) for name, path in paths.items()}
         found, speeds = {}, {name: [] for name in runs}
         bar = keras.utils.Progbar(ROUNDS * len(runs), unit_name="run")
-        for _ in range(ROUNDS):  # by turns, since machines are noisy
+        for _ in range(ROUNDS):  # in turns, since machines are noisy
             for name, run in runs.items():
                 found[name], seconds = run(sources)
                 speeds[name].append(len(sources) / seconds)
@@ -70,7 +70,7 @@ def side_by_side(model, beams, sources, references):
 
 
 def early_exit(translator, sources, runs):
-    """Prints what a translation of some 5 tokens takes, beside one of 60 or as many as the model writes."""
+    """Prints the time of a translation of about 5 tokens, and of one of about 60 (or the longest there is)."""
     texts = [" ".join(source.split()[:3]) for source in sources[:20]]
     texts += [" ".join(sources[first : first + count]) for count in (4, 6, 8) for first in range(0, 20, 4)]
     lengths = [len(ids) + 1 for ids in translator.target_tokenizer.encode(translator(texts))]
@@ -86,7 +86,7 @@ def load(model, beams):
 
 
 def exported(translator, folder):
-    """Name of each form → the folder that it was written to."""
+    """Exports a translator in each format, and returns a dict of the folders by name."""
     paths = {"SavedModel": folder / "saved_model"}
     translator.export(paths["SavedModel"])
     for precision in export.PRECISIONS["litert"]:
@@ -99,12 +99,12 @@ def exported(translator, folder):
 
 
 def in_a_process(name, path, model, beams):
-    """A function strings → their translations and the seconds that took, by a form that is loaded in a new process."""
+    """Loads an export in a new process, and returns a function of strings: their translations and the seconds taken."""
     spawn = multiprocessing.get_context("spawn")
     here, there = spawn.Pipe()
     arguments = there, name.split()[0], path, model, beams
     spawn.Process(target=answer, args=arguments, daemon=True).start()
-    there.close()  # or nobody would hear of its end
+    there.close()  # so that `recv` raises an error when the process ends
 
     def run(texts):
         here.send(texts)
@@ -115,7 +115,7 @@ def in_a_process(name, path, model, beams):
 
 
 def answer(connection, kind, path, model, beams):
-    """Translates what comes through a connection, one by one and by one thread."""
+    """Translates the texts that a connection sends, one by one and with one thread."""
     if kind == "SavedModel":
         import tensorflow_text  # noqa: F401, registers the operators of tokenizers
 
@@ -127,7 +127,7 @@ def answer(connection, kind, path, model, beams):
             return [signature(tf.constant([text]))["translation"].numpy()[0].decode() for text in texts]
 
     elif kind == "LiteRT":
-        run = LiteRTTranslator(path, num_threads=1)  # which sorts them by length
+        run = LiteRTTranslator(path, num_threads=1)  # sorts the texts by length
     else:
         one = CTranslate2Translator(path)
 
@@ -137,7 +137,7 @@ def answer(connection, kind, path, model, beams):
     while True:
         try:
             texts = connection.recv()
-        except EOFError:  # all is done
+        except EOFError:  # the benchmark has ended
             return
         start = time.perf_counter()
         found = run(texts)

@@ -127,7 +127,10 @@ class Translator:
         return translator
 
     def export(self, folder, format="saved_model", precision="float32", **options):
-        """Writes the translator in a format to ship; see `keras_tfm.export.export` for the arguments and the result."""
+        """Writes the translator as "saved_model", "litert", "ctranslate2" or "onnx", with its tokenizers and search.
+
+        See `keras_tfm.export.export` for the arguments and the result. `keras_tfm.exported.load(folder)` runs it.
+        """
         return export(self, folder, format, precision, **options)
 
     @property
