@@ -196,12 +196,16 @@ def encode_pairs(
     dtype = DTYPES[max(tokenizer.vocab_size for tokenizer in tokenizers) > 2**16]
     counts = {"count": 0, "empty": 0, "too_long": 0}
     total = len(pairs) if hasattr(pairs, "__len__") else None
-    with _writers(folder, dtype) as writers, Progress(total, "encoding", "pair", verbose) as bar:
-        iterator = iter(pairs)
+    with contextlib.ExitStack() as stack, Progress(total, "encoding", "pair", verbose) as bar:
+        paths = [stack.enter_context(files.whole(folder / name)) for name in FILES]
+        source, source_ends, target, target_ends = (stack.enter_context(open(path, "xb")) for path in paths)
+        iterator, lasts = iter(pairs), [0, 0]
         while chunk := list(itertools.islice(iterator, CHUNK)):
-            sides = _encode(chunk, tokenizers, *options, counts)
-            for writer, ids in zip(writers, sides, strict=False):  # none if all pairs were left out
-                writer.write(ids)
+            for side, rows in enumerate(_encode(chunk, tokenizers, *options, counts)):
+                ends = lasts[side] + np.cumsum([len(row) for row in rows], dtype="int64")
+                lasts[side] = ends[-1]
+                (source, target)[side].write(np.concatenate(rows).astype(dtype).tobytes())
+                (source_ends, target_ends)[side].write(ends.tobytes())
             bar.add(len(chunk))
         if not counts["count"]:
             rule = f"`pairs` must hold texts of 1 to {max_length} tokens"
@@ -229,25 +233,3 @@ def _encode(chunk, tokenizers, max_length, sampling, seed, counts):
     counts["too_long"] += len(rows) - len(kept)
     counts["count"] += len(kept)
     return zip(*kept, strict=True)
-
-
-@contextlib.contextmanager
-def _writers(folder, dtype):
-    """A writer for each side; their files appear in the folder when everything is written."""
-    with contextlib.ExitStack() as stack:
-        paths = [stack.enter_context(files.whole(folder / name)) for name in FILES]
-        tokens, ends, *others = (stack.enter_context(open(path, "xb")) for path in paths)
-        yield _Writer(tokens, ends, dtype), _Writer(*others, dtype)
-
-
-class _Writer:
-    """Appends sequences of ids to the two files of `Sequences`."""
-
-    def __init__(self, tokens, ends, dtype):
-        self.tokens, self.ends, self.dtype, self.last = tokens, ends, dtype, 0
-
-    def write(self, rows):
-        ends = self.last + np.cumsum([len(row) for row in rows], dtype="int64")
-        self.last = ends[-1]
-        self.tokens.write(np.concatenate(rows).astype(self.dtype).tobytes())
-        self.ends.write(ends.tobytes())

@@ -27,7 +27,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tfm import files, text
+from keras_tfm import files, models, text
 from keras_tfm.arguments import positive
 from keras_tfm.progress import duration
 
@@ -171,8 +171,7 @@ class TrainingRun(keras.callbacks.Callback):
 
     def arrays(self):
         """The arrays of all variables to save, after a check that the weights are finite."""
-        # `self.model`, since this property of Keras brings the variables up to date on JAX
-        arrays = {key: _to_numpy(variable) for key, variable in _variables(self.model).items()}
+        arrays = _arrays(_variables(self.model))  # on JAX, this property of Keras brings the variables up to date
         if not all(np.isfinite(value).all() for key, value in arrays.items() if key.startswith("weights/")):
             self.raise_diverged("weights became infinite or NaN")
         return arrays
@@ -182,8 +181,7 @@ class TrainingRun(keras.callbacks.Callback):
         state = {"step": self.step, "steps_per_epoch": self.steps_per_epoch, "history": self.history}
         state |= {"patience": self.patience, "stopping": self.stopping and self.stopping.state()}
         if self.step % self.steps_per_epoch:
-            metrics = _by_path("metrics", self.model.metrics_variables)
-            arrays |= {key: _to_numpy(variable) for key, variable in metrics.items()}
+            arrays |= _arrays(_by_path("metrics", self.model.metrics_variables))
         files.write_arrays(self.folder / "state.npz", {"state": np.array(json.dumps(state, default=float)), **arrays})
         self.saved_at, self.saved_step = time.monotonic(), self.step
 
@@ -210,11 +208,9 @@ class TrainingRun(keras.callbacks.Callback):
     @contextlib.contextmanager
     def catching_signals(self):
         """The first Ctrl-C or SIGTERM waits for the end of the step. Only the main thread can catch signals."""
-        self.signal = None
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, self.catch) for number in (signal.SIGINT, signal.SIGTERM)}
+        self.signal, caught = None, (signal.SIGINT, signal.SIGTERM)
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        before = {number: signal.signal(number, self.catch) for number in caught if in_main_thread}
         try:
             yield
         finally:
@@ -246,16 +242,11 @@ class TimeEstimate(keras.callbacks.Callback):
         self.run, self.steps, self.hint, self.times = run, steps, hint, []
 
     def on_train_batch_end(self, batch, logs=None):
-        if self.times is None:
-            return
         self.times.append(time.monotonic())
-        if len(self.times) <= self.AFTER:
-            return
-        step = float(np.median(np.diff(self.times)))
-        left = self.steps - self.run.step
-        hint = f"\n{self.hint}" if self.hint and left * step > self.LONG else ""
-        print(f"\nabout {duration(left * step)} for {left:,} steps of {step:.2g} s{hint}", file=sys.stderr)
-        self.times = None
+        if len(self.times) == self.AFTER + 1:
+            step, left = float(np.median(np.diff(self.times))), self.steps - self.run.step
+            hint = f"\n{self.hint}" if self.hint and left * step > self.LONG else ""
+            print(f"\nabout {duration(left * step)} for {left:,} steps of {step:.2g} s{hint}", file=sys.stderr)
 
 
 # ── reading a run ──
@@ -313,13 +304,10 @@ def load_tokenizers(folder):
 
 def load_keras(path):
     """The model of a .keras file; nothing in the file is executed."""
-    import keras_tfm.models
-
-    path = pathlib.Path(path)
     files.check_zip(path)
     with files.reading(path):
         model = keras.models.load_model(path, compile=False)  # `safe_mode` is on by default
-    if not isinstance(model, keras_tfm.models.SequenceModel):
+    if not isinstance(model, models.SequenceModel):
         raise files.DamagedFile(path, f"holds a {type(model).__name__}, not a model of keras_tfm.models")
     return model
 
@@ -362,12 +350,10 @@ def finish(folder, average=1):
 
 def _average_of_last(folder, count):
     """The model of a run with the mean of its last snapshots, those snapshots, [(step, path)], and the run's steps."""
-    import keras_tfm.models
-
     config, state = read_config(folder), _read_state(folder)
     with files.reading(folder / "config.json", START_OVER):
         # float32 for decoding, whatever the precision of training
-        model = keras_tfm.models.Transformer.from_config(config["model"] | {"dtype": "float32"})
+        model = models.Transformer.from_config(config["model"] | {"dtype": "float32"})
     found = [(int(path.stem), path) for path in checkpoints(folder)]
     if state["step"] > max((step for step, _ in found), default=0):
         found.append((state["step"], folder / "state.npz"))
@@ -395,10 +381,8 @@ def _read_state(folder):
     with files.reading(path, START_OVER), open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
         state = json.loads(str(arrays["state"]))
         if "place" in state:
-            again = (
-                "delete it and checkpoints/ to use model.keras or to start over, or finish the run with that version"
-            )
-            raise files.DamagedFile(path, "written by an earlier version of keras_tfm", again)
+            remedy = "delete it and checkpoints/, then use model.keras or start over; or finish with that version"
+            raise files.DamagedFile(path, "written by an earlier version of keras_tfm", remedy)
         return state | {"step": int(state["step"]), "patience": state["patience"]}
 
 
@@ -443,14 +427,12 @@ def _matching(path, variables, arrays, kinds):
     found = {key: array for key, array in arrays.items() if key.split("/")[0] in kinds}
     wrong = [f"no {key} ({variable.path})" for key, variable in variables.items() if key not in found]
     wrong += [f"{key}, which the model does not have" for key in found if key not in variables]
-    wrong += [
-        f"{key} of shape {found[key].shape} instead of {tuple(variable.shape)}"
-        for key, variable in variables.items()
-        if key in found and found[key].shape != tuple(variable.shape)
-    ]
+    shapes = {key: (found[key].shape, tuple(variables[key].shape)) for key in variables if key in found}
+    wrong += [f"{key} of shape {ours} instead of {theirs}" for key, (ours, theirs) in shapes.items() if ours != theirs]
     if wrong:
         more = f"; and {len(wrong) - 3} more differences" if len(wrong) > 3 else ""
-        raise ValueError(f"{path}: must come from the same model and optimizer. Received: {'; '.join(wrong[:3])}{more}")
+        received = "; ".join(wrong[:3]) + more
+        raise ValueError(f"{path}: must come from the same model and optimizer. Received: {received}")
     return found
 
 
@@ -459,6 +441,8 @@ def _averaged(key, arrays):
     return arrays.get(key.replace("weights/", "averages/", 1), arrays[key])
 
 
-def _to_numpy(variable):
-    value = ops.convert_to_numpy(variable)
-    return value.astype("float32") if value.dtype.kind == "V" else value  # NumPy cannot save bfloat16
+def _arrays(variables):
+    """The values of variables, by key."""
+    arrays = {key: ops.convert_to_numpy(variable) for key, variable in variables.items()}
+    # NumPy cannot save bfloat16
+    return {key: array.astype("float32") if array.dtype.kind == "V" else array for key, array in arrays.items()}
