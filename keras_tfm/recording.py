@@ -38,15 +38,9 @@ def record_attention():
 
 
 def attention_maps(model, inputs, batch_size=32):
-    """The attention maps of a model for many rows of inputs, computed batch by batch.
+    """The attention maps of a model for many rows of inputs: {path of a layer: (rows, heads, query, key)}.
 
-    Args:
-        model: any model with attention layers of this package; each layer must run once per call.
-        inputs: an array, or a list or dict of arrays, as for `model.predict`.
-        batch_size: number of rows per call of the model.
-
-    Returns:
-        a dict from the path of each attention layer to an array (rows, heads, query, key).
+    Takes an array, or a list or dict of arrays, as `model.predict` does, and calls the model on `batch_size` rows each.
 
     >>> from keras_tfm.models import encoder_classifier
     >>> maps = attention_maps(encoder_classifier(9, 2, num_layers=1, model_dim=8, num_heads=2), np.ones((3, 5)), 2)

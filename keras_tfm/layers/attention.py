@@ -252,10 +252,10 @@ class MultiHeadAttention(masks.MaskedLayer):
         self.score_weights = {}
         for name, units in SCORES[self.score][1].items():
             shape = [unit * self.head_dim for unit in units]
-            glorot = (
-                as_matrices(keras.initializers.GlorotUniform(), *[*shape, 1][:2], self.num_heads) if shape else "zeros"
+            glorot = as_matrices(keras.initializers.GlorotUniform(), *[*shape, 1][:2], self.num_heads)
+            self.score_weights[name] = self.add_weight(
+                (self.num_heads, *shape), glorot if shape else "zeros", name=name
             )
-            self.score_weights[name] = self.add_weight((self.num_heads, *shape), glorot, name=name)
 
     def _head_dense(self, name, width, num_heads):
         outputs = num_heads, self.head_dim
@@ -384,8 +384,8 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         x, mask: (batch, length, features) and (batch, length); Keras fills in the mask of `Embedding(mask_zero=True)`.
         attention_mask: (query, key), (batch, query, key) or (batch, heads, query, key), True = may attend.
         cache, start: a cache from `empty_cache`, to which `x` is written from position `start` on.
-        past: the causal mask of a cached call, (1, query, room), if several layers share it; made here by default.
-        check_room: whether to check that `x` fits into the cache. False saves a little time if it is known to fit.
+        past: the causal mask of a cached call, (1, query, room), by default made here. A caller that gives it, to
+            several layers, has made sure that the cache has room for `x`.
 
     Returns:
         (batch, length, features); with a cache, a tuple of that and the new cache.
@@ -413,7 +413,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         weights = self.scheme.weights(self.num_heads)
         self.position_weights = {name: self.add_weight(shape, normal, name=name) for name, shape in weights.items()}
 
-    def call(self, x, mask=None, attention_mask=None, cache=None, start=0, past=None, check_room=True, training=None):
+    def call(self, x, mask=None, attention_mask=None, cache=None, start=0, past=None, training=None):
         q, k, v = self.project(x, self.query_dense, self.key_dense, self.value_dense)
         start, length = tensors.whole("start", start), ops.shape(x)[1]
         places = ops.arange(length, dtype="int32") + start
@@ -424,9 +424,10 @@ class MultiHeadSelfAttention(MultiHeadAttention):
             raise ValueError("A `cache` needs causal=True: cached tokens cannot see later ones. Received: causal=False")
         if mask is not None and "mask" not in cache:
             raise ValueError("`mask` must be None for a cache that was made with masked=False. Received: a mask")
-        room, slice_update = ops.shape(cache["k"])[2], kernels.current().slice_update
-        q = self.in_room(q, room, start) if check_room else q
-        past = masks.causal(length, room, start) if past is None else past
+        if past is None:
+            room = ops.shape(cache["k"])[2]
+            q, past = in_room(q, room, start), masks.causal(length, room, start)
+        slice_update = kernels.current().slice_update
         new = {
             "k": slice_update(cache["k"], (0, 0, start, 0), _swapped(k)),
             "v": slice_update(cache["v"], (0, 0, start, 0), _swapped(v)),
@@ -448,14 +449,15 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         cache = {"k": zeros, "v": zeros}
         return {**cache, "mask": ops.zeros((batch_size, max_length), dtype="bool")} if masked else cache
 
-    def in_room(self, q, room, start):
-        """The queries if the cache has room for them, else an error; NaN if that is only known when the graph runs."""
-        first, count = tensors.known(start), ops.shape(q)[1]
-        if first is None or not (isinstance(room, int) and isinstance(count, int)):
-            return ops.where(ops.logical_and(start >= 0, start + count <= room), q, math.nan)
-        if first < 0 or first + count > room:
-            raise ValueError(f"`cache` must have room for every token. Received: {room=}, {count} tokens from {first}")
-        return q
+
+def in_room(x, room, start):
+    """`x` (b, t, …) if a cache of `room` tokens has room for it from `start` on, else an error; NaN in a graph."""
+    first, count = tensors.known(start), ops.shape(x)[1]
+    if first is None or not (isinstance(room, int) and isinstance(count, int)):
+        return ops.where(ops.logical_and(start >= 0, start + count <= room), x, math.nan)
+    if first < 0 or first + count > room:
+        raise ValueError(f"`cache` must have room for every token. Received: {room=}, {count} tokens from {first}")
+    return x
 
 
 def _grouped(x, heads):

@@ -177,7 +177,7 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
         memory: (batch, memory length, any features), in every call of a block or in none.
         memory_mask: (batch, key), (batch, query, key) or (batch, heads, query, key); Keras fills it in too.
         cache, start: a cache from `make_cache`, instead of `memory`; `x` is written to it from position `start` on.
-        past, check_room: as for `MultiHeadSelfAttention`.
+        past: as for `MultiHeadSelfAttention`.
 
     Returns:
         (batch, length, features); with a cache, a tuple of that and the new cache.
@@ -204,21 +204,10 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
             self.memory_attention.build(x_shape, memory_shape)
             self.memory_residual.build(x_shape)
 
-    def call(
-        self,
-        x,
-        memory=None,
-        mask=None,
-        memory_mask=None,
-        attention_mask=None,
-        cache=None,
-        start=0,
-        past=None,
-        check_room=True,
-    ):
+    def call(self, x, memory=None, mask=None, memory_mask=None, attention_mask=None, cache=None, start=0, past=None):
         self._check_memory(memory, memory_mask, cache)
         own, of_memory = (None, None) if cache is None else (cache["self"], cache.get("memory"))
-        step = {} if cache is None else {"start": start, "past": past, "check_room": check_room}
+        step = {} if cache is None else {"start": start, "past": past}
         x, own = self.attention_residual.join(x, self.attention, own, mask=mask, attention_mask=attention_mask, **step)
         if self.memory_attention.built:
             x, _ = self.memory_residual.join(

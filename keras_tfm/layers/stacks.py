@@ -6,6 +6,7 @@ from keras import ops
 from keras_tfm.arguments import one_of, positive, rate
 from keras_tfm.backend import tensors
 from keras_tfm.layers import masks
+from keras_tfm.layers.attention import in_room
 from keras_tfm.layers.blocks import NORMS, TransformerDecoderBlock, TransformerEncoderBlock
 from keras_tfm.layers.positions import ENCODINGS, SCHEMES, PositionalEncoding
 
@@ -121,7 +122,8 @@ class TransformerDecoder(Stack):
     Call arguments:
         x, memory, mask, memory_mask, attention_mask: as for `TransformerDecoderBlock`.
         positions: (batch, length) integers, for packed sequences; `start, start + 1, …` by default.
-        cache, start, check_room: as for `TransformerDecoderBlock`.
+        cache, start: as for `TransformerDecoderBlock`.
+        check_room: whether to check that `x` fits into the cache. A search knows that it does.
 
     Returns:
         (batch, length, features); with a cache, a tuple of that and the new cache.
@@ -154,9 +156,9 @@ class TransformerDecoder(Stack):
             for number, block in enumerate(self.blocks):
                 x = block(self.before_block(number, x, positions), **given)
             return self.after_blocks(x)
-        start = tensors.whole("start", start)
-        room = ops.shape(cache[0]["self"]["k"])[2]
-        given |= {"start": start, "past": masks.causal(ops.shape(x)[1], room, start), "check_room": check_room}
+        start, room = tensors.whole("start", start), ops.shape(cache[0]["self"]["k"])[2]
+        x = in_room(x, room, start) if check_room else x
+        given |= {"start": start, "past": masks.causal(ops.shape(x)[1], room, start)}
         new_cache = []
         for number, (block, old) in enumerate(zip(self.blocks, cache, strict=True)):
             x, new = block(self.before_block(number, x, positions, start), cache=old, **given)

@@ -28,9 +28,10 @@ class SequenceModel(keras.Model):
 
     def __init__(self, inputs, outputs, arguments):
         super().__init__(inputs=inputs, outputs=outputs, name=arguments["name"])
+        policy = keras.dtype_policies.get(arguments["dtype"]).name
+        self.dtype_policy = policy  # Keras reads it to decide whether to scale the loss; an error if it has no name
+        self.arguments, self.metadata, self.quantization = arguments | {"dtype": policy}, {}, None
         self.running = threading.RLock()
-        self.dtype_policy = arguments["dtype"]  # Keras reads it to decide whether to scale the loss
-        self.arguments, self.metadata, self.quantization = arguments, {}, None
 
     def fit(self, *args, **kwargs):
         with self.running:

@@ -32,32 +32,24 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
         return ops.not_equal(inputs, 0) if "int" in keras.backend.standardize_dtype(inputs.dtype) else None
 
 
-@keras.saving.register_keras_serializable(package="keras_tfm")
-class Pooling(masks.MaskedLayer):
-    """Features of a text from those of its tokens, (batch, length, features) → (batch, features).
+def embedding(vocab_size, dim, name, dtype, tied=True):
+    """Initialized so that features have unit size, and so have logits of features of unit size."""
+    initializer = keras.initializers.RandomNormal(stddev=positive("model_dim", dim) ** -0.5)
+    vocab_size = positive("vocab_size", vocab_size)
+    return TokenEmbedding(vocab_size, dim, tied, initializer, mask_zero=True, name=name, dtype=dtype)
 
-    Args:
-        kind: "mean", "max" or "first".
-    """
 
-    def __init__(self, kind="mean", **kwargs):
-        super().__init__(**kwargs)
-        self.kind = one_of("pooling", kind, ("mean", "max", "first"))
+def embedded(layer, ids, padded):
+    """Embeddings of ids, with a mask only if they are padded."""
+    return layer(ids) if padded else without_mask(layer(ids))
 
-    def call(self, x, mask=None):
-        if self.kind == "first":
-            return x[:, 0]
-        mask = ops.expand_dims(ops.ones(ops.shape(x)[:2], "bool") if mask is None else mask, -1)
-        if self.kind == "max":
-            return ops.max(ops.where(mask, x, -1e4), axis=1)
-        weights = ops.cast(mask, "float32")  # which counts exactly, unlike half precision
-        return ops.cast(ops.sum(ops.cast(x, "float32") * weights, axis=1) / ops.sum(weights, axis=1), x.dtype)
 
-    def compute_mask(self, inputs, mask=None):
-        return None
-
-    def compute_output_shape(self, x_shape):
-        return x_shape[0], x_shape[-1]
+def applied(stack, flat, *inputs, **kwargs):
+    """Calls a stack of blocks as one layer of a functional model, or if `flat` as one layer per block."""
+    if not flat:
+        return stack(*inputs, **kwargs)
+    stack.build(*(x.shape for x in inputs))
+    return stack.call(*inputs, **kwargs)
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
@@ -75,10 +67,8 @@ class Transformer(SequenceModel):
         tied_output: whether the logits are computed with the target embeddings.
         packed: whether each row may contain several pairs. The model then has four more inputs (batch, length):
             `source_segments`, `source_positions`, `target_segments`, `target_positions`.
-        dtype: precision of all layers, such as "mixed_bfloat16"; by default Keras' global policy.
-        name: name of the model.
-        flat: whether the blocks are layers of the model itself, as in files of earlier versions, and not of the layers
-            `encoder` and `decoder`. The results are the same.
+        dtype, name: precision of all layers, by default Keras' global policy, and name of the model.
+        flat: whether the blocks are layers of the model itself, as in files of earlier versions.
         **options: options of `TransformerEncoder`, for encoder and decoder.
     """
 
@@ -97,26 +87,24 @@ class Transformer(SequenceModel):
     ):
         arguments = {"vocab_size": vocab_size, "target_vocab_size": target_vocab_size, "model_dim": model_dim}
         arguments |= {"num_decoder_layers": num_decoder_layers, "tied_output": tied_output, "packed": packed}
-        arguments |= {"dtype": policy_name(dtype), "name": name or "transformer", "flat": flat, **options}
-        dtype = arguments["dtype"]
+        arguments |= {"dtype": dtype, "name": name or "transformer", "flat": flat, **options}
         encoder = TransformerEncoder(**options, dtype=dtype, name="encoder")
         decoder_layers = {"num_layers": num_decoder_layers} if num_decoder_layers else {}
         decoder = TransformerDecoder(**options | decoder_layers, dtype=dtype, name="decoder")
         if target_vocab_size is None:
-            embed = embed_target = embedding(vocab_size, model_dim, tied_output, "embedding", dtype)
+            embed = embed_target = embedding(vocab_size, model_dim, "embedding", dtype, tied_output)
         else:
-            embed = embedding(vocab_size, model_dim, True, "source_embedding", dtype)
-            embed_target = embedding(target_vocab_size, model_dim, tied_output, "target_embedding", dtype)
+            embed = embedding(vocab_size, model_dim, "source_embedding", dtype)
+            embed_target = embedding(target_vocab_size, model_dim, "target_embedding", dtype, tied_output)
 
-        names, of_source, of_target = ["source", "target"], {}, {}
+        extra = ("source_segments", "source_positions", "target_segments", "target_positions") if packed else ()
+        inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in ("source", "target", *extra)}
+        of_source, of_target = {}, {}
         if packed:
-            names += [f"{side}_{what}" for side in ("source", "target") for what in ("segments", "positions")]
-        inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in names}
-        if packed:
-            segments = inputs["source_segments"], inputs["target_segments"]
-            of_source = {"positions": inputs["source_positions"], "attention_mask": masks.segments(segments[0])}
-            of_target = {"positions": inputs["target_positions"], "attention_mask": masks.segments(segments[1])}
-            of_target["memory_mask"] = masks.segments(segments[1], segments[0])
+            source, target = inputs["source_segments"], inputs["target_segments"]
+            of_source = {"positions": inputs["source_positions"], "attention_mask": masks.segments(source)}
+            of_target = {"positions": inputs["target_positions"], "attention_mask": masks.segments(target)}
+            of_target["memory_mask"] = masks.segments(target, source)
         memory = applied(encoder, flat, embed(inputs["source"]), **of_source)
         x = applied(decoder, flat, embed_target(inputs["target"]), memory, **of_target)
         super().__init__(inputs, embed_target(x, reverse=True), arguments)
@@ -124,7 +112,7 @@ class Transformer(SequenceModel):
         self.encoder, self.decoder = encoder, decoder
 
     def encode(self, ids, padded=True):
-        """Features of source ids (batch, length): (batch, length, model_dim). `padded=False`: no id is 0."""
+        """Features of source ids (batch, length): (batch, length, model_dim). With `padded=False`, no id may be 0."""
         return self.encoder(embedded(self.source_embedding, ids, padded))
 
     def start(self, sources, max_length, padded=True):
@@ -133,14 +121,14 @@ class Transformer(SequenceModel):
         return self.decoder.make_cache(ops.shape(sources)[0], max_length, memory, masked=False)
 
     def step(self, tokens, position, cache, check_room=True):
-        """The next tokens of each hypothesis.
+        """Decodes the next tokens.
 
         Args:
-            tokens: ids (batch, n). All of them count as tokens, 0 too. The batch may be a multiple of that of the
-                sources: several consecutive hypotheses for each source.
+            tokens: ids (batch, n); a 0 counts as a token too. The batch may be a multiple of that of the sources:
+                several consecutive hypotheses for each source.
             position: position of the first of them.
-            cache: that of `start` or of the previous step.
-            check_room: whether to check that the cache has room for them.
+            cache: the cache of `start` or of the previous step.
+            check_room: whether to check that they fit into the cache.
 
         Returns:
             logits (batch, n, vocabulary) and the new cache.
@@ -153,47 +141,14 @@ class Transformer(SequenceModel):
         """`step`, and how much the last token attends to each source token, (batch, source length)."""
         with recording.capture_attention() as maps:
             logits, cache = self.step(tokens, position, cache, check_room)
-        # (sources, heads, hypotheses · n, source length)
-        (weights,) = maps[self.decoder.blocks[-1].memory_attention.path]
+        (weights,) = maps[self.decoder.blocks[-1].memory_attention.path]  # (sources, heads, hypotheses · n, length)
         weights = ops.reshape(ops.mean(weights, axis=1), (*ops.shape(tokens), ops.shape(weights)[-1]))
         return logits, cache, weights[:, -1]
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
-class EncoderClassifier(SequenceModel):
-    """An encoder that classifies texts: ids (batch, length), where 0 is padding → float32 logits (batch, num_classes).
-
-    Args:
-        vocab_size, num_classes: number of tokens and of classes.
-        pooling: features of a text: the "mean" or "max" of its tokens' features, or those of the "first" token.
-        model_dim, dtype, name, flat: as for `Transformer`.
-        **options: options of `TransformerEncoder`.
-    """
-
-    def __init__(
-        self, vocab_size, num_classes, pooling="mean", model_dim=512, dtype=None, name=None, flat=False, **options
-    ):
-        arguments = {"vocab_size": vocab_size, "num_classes": num_classes, "pooling": pooling, "model_dim": model_dim}
-        arguments |= {"dtype": policy_name(dtype), "name": name or "encoder_classifier", "flat": flat, **options}
-        dtype = arguments["dtype"]
-        encoder = TransformerEncoder(**options, dtype=dtype, name="encoder")
-        embed = embedding(vocab_size, model_dim, True, "embedding", dtype)
-        pool = Pooling(pooling, dtype=dtype, name="pooling")
-        classes = keras.layers.Dense(positive("num_classes", num_classes), dtype="float32", name="classes")
-        source = keras.Input((None,), dtype="int32", name="source")
-        super().__init__(source, classes(pool(applied(encoder, flat, embed(source)))), arguments)
-        self.source_embedding, self.encoder, self.pooling, self.classes = embed, encoder, pool, classes
-
-    def encode(self, ids, padded=True):
-        """Features of texts (batch, model_dim), for ids (batch, length). `padded=False`: no id is 0."""
-        return self.pooling(self.encoder(embedded(self.source_embedding, ids, padded)))
-
-
-@keras.saving.register_keras_serializable(package="keras_tfm")
 class DecoderLM(SequenceModel):
-    """A decoder-only language model that predicts the next token.
-
-    It maps ids (batch, length), where 0 is padding, to logits (batch, length, vocab_size).
+    """A decoder-only language model: ids (batch, length), 0 is padding → logits (batch, length, vocab_size).
 
     Args:
         vocab_size: number of tokens.
@@ -204,58 +159,73 @@ class DecoderLM(SequenceModel):
 
     def __init__(self, vocab_size, tied_output=True, model_dim=512, dtype=None, name=None, flat=False, **options):
         arguments = {"vocab_size": vocab_size, "tied_output": tied_output, "model_dim": model_dim}
-        arguments |= {"dtype": policy_name(dtype), "name": name or "decoder_lm", "flat": flat, **options}
-        dtype = arguments["dtype"]
+        arguments |= {"dtype": dtype, "name": name or "decoder_lm", "flat": flat, **options}
         decoder = TransformerDecoder(**options, dtype=dtype, name="decoder")
-        embed = embedding(vocab_size, model_dim, tied_output, "embedding", dtype)
+        embed = embedding(vocab_size, model_dim, "embedding", dtype, tied_output)
         target = keras.Input((None,), dtype="int32", name="target")
         super().__init__(target, embed(applied(decoder, flat, embed(target)), reverse=True), arguments)
         self.target_embedding, self.decoder = embed, decoder
 
     def encode(self, ids, padded=True):
-        """Features of ids (batch, length): (batch, length, model_dim). `padded=False`: no id is 0."""
+        """Features of ids (batch, length): (batch, length, model_dim). With `padded=False`, no id may be 0."""
         return self.decoder(embedded(self.target_embedding, ids, padded))
 
     def start(self, sources, max_length, padded=True):
-        """The cache for as many rows as `sources` has, and up to `max_length` tokens."""
+        """The cache for decoding up to `max_length` tokens in as many rows as `sources` has."""
         return self.decoder.make_cache(ops.shape(sources)[0], max_length, masked=False)
 
     step = Transformer.step
 
 
-def embedding(vocab_size, dim, tied, name, dtype):
-    """Initialized so that features have unit size, and so have logits of features of unit size."""
-    initializer = keras.initializers.RandomNormal(stddev=positive("model_dim", dim) ** -0.5)
-    vocab_size = positive("vocab_size", vocab_size)
-    return TokenEmbedding(vocab_size, dim, tied, initializer, mask_zero=True, name=name, dtype=dtype)
+# Name → features of a text from those of its tokens: x (batch, length, dim), tokens (batch, length, 1) → (batch, dim).
+POOLINGS = {
+    "mean": lambda x, tokens: ops.sum(ops.where(tokens, x, 0), axis=1) / ops.sum(ops.cast(tokens, x.dtype), axis=1),
+    "max": lambda x, tokens: ops.max(ops.where(tokens, x, -1e4), axis=1),
+    "first": lambda x, tokens: x[:, 0],
+}
 
 
-def embedded(layer, ids, padded):
-    """Embeddings of ids, with a mask only if they are padded."""
-    return layer(ids) if padded else without_mask(layer(ids))
+@keras.saving.register_keras_serializable(package="keras_tfm")
+class EncoderClassifier(SequenceModel):
+    """An encoder that classifies texts: ids (batch, length), 0 is padding → float32 logits (batch, num_classes).
+
+    Args:
+        vocab_size, num_classes: number of tokens and of classes.
+        pooling: features of a text: the "mean" or "max" of those of its tokens, or those of the "first" token.
+        model_dim, dtype, name, flat: as for `Transformer`.
+        **options: options of `TransformerEncoder`.
+    """
+
+    def __init__(
+        self, vocab_size, num_classes, pooling="mean", model_dim=512, dtype=None, name=None, flat=False, **options
+    ):
+        one_of("pooling", pooling, POOLINGS)
+        arguments = {"vocab_size": vocab_size, "num_classes": num_classes, "pooling": pooling, "model_dim": model_dim}
+        arguments |= {"dtype": dtype, "name": name or "encoder_classifier", "flat": flat, **options}
+        encoder = TransformerEncoder(**options, dtype=dtype, name="encoder")
+        embed = embedding(vocab_size, model_dim, "embedding", dtype)
+        classes = keras.layers.Dense(positive("num_classes", num_classes), dtype="float32", name="classes")
+        source = keras.Input((None,), dtype="int32", name="source")
+        text = pooled(pooling, applied(encoder, flat, embed(source)), source)
+        super().__init__(source, classes(text), arguments)
+        self.source_embedding, self.encoder, self.classes = embed, encoder, classes
+
+    def encode(self, ids, padded=True):
+        """Features of texts (batch, model_dim), for ids (batch, length). With `padded=False`, no id may be 0."""
+        return pooled(self.arguments["pooling"], self.encoder(embedded(self.source_embedding, ids, padded)), ids)
 
 
-def applied(stack, flat, *inputs, **kwargs):
-    """Calls a stack of blocks as one layer of a functional model, or if `flat` as many layers."""
-    if not flat:
-        return stack(*inputs, **kwargs)
-    stack.build(*(x.shape for x in inputs))
-    return stack.call(*inputs, **kwargs)
-
-
-def policy_name(dtype):
-    """The name of a precision, which is saved so that the model loads with it."""
-    name = keras.dtype_policies.get(dtype).name
-    keras.dtype_policies.get(name)  # raises an error for a policy that has no such name
-    return name
+def pooled(pooling, x, ids):
+    """Float32 features of texts, for those of their tokens x (batch, length, dim) and ids (batch, length)."""
+    return POOLINGS[pooling](ops.cast(x, "float32"), ops.expand_dims(ops.not_equal(ids, 0), -1))
 
 
 def transformer(vocab_size, preset=None, **options):
-    """A `Transformer`: the encoder-decoder of https://arxiv.org/abs/1706.03762, by default with the sizes of "base".
+    """A `Transformer`, by default with the sizes of the paper's base model.
 
     Args:
         vocab_size: number of tokens.
-        preset: a name in `PRESETS`, for the sizes.
+        preset: a name in `PRESETS`, for other sizes.
         **options: arguments of `Transformer` and `TransformerEncoder`; they override those of the preset.
 
     >>> model = transformer(vocab_size=100, preset="tiny", num_layers=2)
@@ -263,40 +233,30 @@ def transformer(vocab_size, preset=None, **options):
     >>> print(model(ids).shape)
     (2, 5, 100)
     """
-    return Transformer(vocab_size, **sizes(preset) | options)
+    return Transformer(vocab_size, **_sizes(preset) | options)
 
 
 def encoder_classifier(vocab_size, num_classes, preset=None, **options):
-    """An `EncoderClassifier`: an encoder that classifies texts.
-
-    Args:
-        vocab_size, num_classes: number of tokens and of classes.
-        preset: a name in `PRESETS`, for the sizes.
-        **options: arguments of `EncoderClassifier` and `TransformerEncoder`; they override those of the preset.
+    """An `EncoderClassifier`; the arguments are like those of `transformer`.
 
     >>> model = encoder_classifier(vocab_size=100, num_classes=3, preset="tiny")
     >>> print(model(ops.ones((2, 7), dtype="int32")).shape)
     (2, 3)
     """
-    return EncoderClassifier(vocab_size, num_classes, **sizes(preset, "num_decoder_layers") | options)
+    return EncoderClassifier(vocab_size, num_classes, **_sizes(preset, "num_decoder_layers") | options)
 
 
 def decoder_lm(vocab_size, preset=None, **options):
-    """A `DecoderLM`: a decoder-only language model that predicts the next token.
-
-    Args:
-        vocab_size: number of tokens.
-        preset: a name in `PRESETS`, for the sizes.
-        **options: arguments of `DecoderLM` and `TransformerDecoder`; they override those of the preset.
+    """A `DecoderLM`; the arguments are like those of `transformer`.
 
     >>> model = decoder_lm(vocab_size=100, preset="tiny")
     >>> print(model(ops.ones((2, 7), dtype="int32")).shape)
     (2, 7, 100)
     """
-    return DecoderLM(vocab_size, **sizes(preset, "num_decoder_layers") | options)
+    return DecoderLM(vocab_size, **_sizes(preset, "num_decoder_layers") | options)
 
 
-def sizes(preset, *without):
-    """The options of a preset, except some; none if there is no preset."""
+def _sizes(preset, *without):
+    """The options of a preset, if there is one, except those named."""
     one_of("preset", preset, (None, *PRESETS))
     return {name: size for name, size in PRESETS.get(preset, {}).items() if name not in without}
