@@ -129,14 +129,8 @@ def self_attention(x, mask=None):
 def local_attention(attend, q, k, v, window, causal=False, key_mask=None):
     """Attention to keys less than `window` positions away; the cost grows with length × window.
 
-    The sequence is cut into blocks of `window` tokens. Each block becomes a row of the batch whose keys are the block
-    itself and its neighbours, so query `i` of the block is at position `i + window` among its keys.
-
-    Args:
-        attend: function `(q, k, v, mask) → context` that computes the blocks.
-        q, k, v: (b, t, h, d) and (b, t, g, d).
-        window, causal: as in `MultiHeadSelfAttention`.
-        key_mask: None or (b, t).
+    The sequence is cut into blocks of `window` tokens. `attend(q, k, v, mask) → context` gets each block as a row of
+    the batch, with the block and its neighbours as keys: query `i` is at position `i + window` among them.
     """
     batch, length = ops.shape(q)[:2]
     blocks = (length + window - 1) // window
@@ -253,9 +247,8 @@ class MultiHeadAttention(masks.MaskedLayer):
         for name, units in SCORES[self.score][1].items():
             shape = [unit * self.head_dim for unit in units]
             glorot = as_matrices(keras.initializers.GlorotUniform(), *[*shape, 1][:2], self.num_heads)
-            self.score_weights[name] = self.add_weight(
-                (self.num_heads, *shape), glorot if shape else "zeros", name=name
-            )
+            initial = glorot if shape else "zeros"
+            self.score_weights[name] = self.add_weight((self.num_heads, *shape), initial, name=name)
 
     def _head_dense(self, name, width, num_heads):
         outputs = num_heads, self.head_dim

@@ -1,13 +1,13 @@
-"""What layers with weights have in common: options that Keras saves, and kernels that begin as told."""
+"""What layers with weights share: saving of their options, and initialization of their kernels."""
 
 import keras
 from keras import ops
 
 
 class Layer(keras.layers.Layer):
-    """A Keras layer that is saved with its initializers and activations.
+    """A Keras layer whose config includes initializers and activations.
 
-    Keras by itself writes the config of layers whose arguments are all plain values, so it is shown plain values.
+    Keras writes the config by itself if all arguments are plain values, so it gets them serialized.
     """
 
     def __new__(cls, *args, **kwargs):
@@ -16,7 +16,7 @@ class Layer(keras.layers.Layer):
 
 
 def initializer(name, value):
-    """A Keras initializer, for its name, its config or itself."""
+    """The Keras initializer for a name, a config or an initializer."""
     try:
         return keras.initializers.get(value)
     except (TypeError, ValueError) as error:
@@ -24,12 +24,12 @@ def initializer(name, value):
 
 
 def fresh(initializer):
-    """A copy that draws other numbers, unless its seed was given; a function as it is."""
+    """A copy of an initializer, which draws other numbers unless it has a seed; functions are returned as they are."""
     return initializer.clone() if hasattr(initializer, "clone") else initializer
 
 
 def as_matrices(initializer, inputs, outputs, matrices=1):
-    """For kernels of rank 3, whose axes Keras would take for those of a convolution: drawn as matrices of this size."""
+    """Initializes a kernel of rank 3 as matrices of this size; Keras would treat it as that of a convolution."""
 
     def draw(shape, dtype=None):
         return ops.reshape(ops.stack([fresh(initializer)((inputs, outputs), dtype) for _ in range(matrices)]), shape)

@@ -65,17 +65,16 @@ class FeedForward(Layer):
         self.supports_masking = True
 
     def build(self, x_shape):
-        self.inner = self._dense("inner", self.ff_dim, self.activation)
-        self.inner.build(x_shape)
+        self.inner = self._dense("inner", x_shape, self.ff_dim, self.activation)
         if self.is_gated:
-            self.gated = self._dense("gated", self.ff_dim)
-            self.gated.build(x_shape)
-        self.outer = self._dense("outer", x_shape[-1])
-        self.outer.build((*x_shape[:-1], self.ff_dim))
+            self.gated = self._dense("gated", x_shape, self.ff_dim)
+        self.outer = self._dense("outer", (*x_shape[:-1], self.ff_dim), x_shape[-1])
 
-    def _dense(self, name, units, activation=None):
+    def _dense(self, name, x_shape, units, activation=None):
         initializers = fresh(self.kernel_initializer), fresh(self.bias_initializer)
-        return keras.layers.Dense(units, activation, self.use_bias, *initializers, dtype=self.dtype_policy, name=name)
+        dense = keras.layers.Dense(units, activation, self.use_bias, *initializers, dtype=self.dtype_policy, name=name)
+        dense.build(x_shape)
+        return dense
 
     def call(self, x):
         dense = kernels.current().dense
