@@ -145,5 +145,5 @@ def test_keras_exports_the_models(tmp_path):
 
     model = spread(transformer(10, **SIZES))
     model.export(tmp_path / "model", verbose=False)
-    served = tf.saved_model.load(tmp_path / "model").serve({name: tf.constant(x, "int32") for name, x in IDS.items()})
-    assert_close(served, model(IDS))
+    loaded = tf.saved_model.load(tmp_path / "model")  # which must outlive the call
+    assert_close(loaded.serve({name: tf.constant(x, "int32") for name, x in IDS.items()}), model(IDS))
