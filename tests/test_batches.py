@@ -43,7 +43,7 @@ def pairs(block, folder):
 
 
 def unpacked(inputs, labels):
-    """The pairs of ids in a batch, from each of which end tokens and padding are taken; checks all else on the way."""
+    """The pairs of texts in a batch, without end tokens and padding; checks everything else on the way."""
     source, target = inputs["source"], inputs["target"]
     assert source.dtype == target.dtype == labels.dtype == "int32" and target.shape == labels.shape
     segments = {side: inputs.get(f"{side}_segments", np.int32(inputs[side] > 0)) for side in ("source", "target")}
@@ -174,7 +174,7 @@ def test_samples_are_taken_in_turn(make, block, tmp_path):
     batches = make(samples, 160)
     for epoch in range(4):
         seen, sample = contents(batches, epoch), texts[epoch % 3]
-        assert set(seen) <= set(sample) and len(set(seen)) == len(seen) > 80  # the longer ones lose a few batches
+        assert set(seen) <= set(sample) and len(set(seen)) == len(seen) > 80  # longer samples lose a few batches
 
 
 @every_kind
@@ -193,7 +193,7 @@ def test_one_pair_is_enough(make, tmp_path):
 
 @once
 def test_each_shape_is_for_pairs_that_need_it(pairs):
-    """But for those left over, a pair is never in a larger shape than it must be."""
+    """Except for those left over, each pair is in the smallest shape that holds it."""
     batches = BucketedBatches(pairs, 160, num_shapes=4)
     larger = 0
     for inputs, labels in batches:
@@ -272,7 +272,7 @@ def tiny_model():
 
 @pytest.mark.parametrize("alike", [False, True])
 def test_fit_and_evaluate_take_batches_of_all_shapes(alike, tmp_path):
-    """Also where the first two are alike, and more than once."""
+    """Also if the first two batches have the same shape, and in several calls."""
     texts = [("a", "b")] * (48 if alike else 24) + [("aa", "bb")] * 16 + [("aaaaa", "bbb")] * 8
     batches = BucketedBatches(encode(texts, tmp_path), 48, num_shapes=9, shuffle=False)
     shapes = [(inputs["source"].shape[1], labels.shape[1]) for inputs, labels in epoch_of(batches)]
@@ -314,7 +314,7 @@ def test_batches_do_not_depend_on_who_asks(tmp_path):
     def get_tf_dataset():
         return [batches[index] for index in range(2)]
 
-    def top_level():  # no other function stands behind this one, as in a script
+    def top_level():  # called by no other function, as in a script
         with contextlib.suppress(Exception):
             found.append(batches[0])
         done.set()
@@ -389,7 +389,7 @@ from keras_tfm.text import ByteTokenizer
 batches.BLOCK = data.CHUNK = 4_000
 peak = 0
 
-def look():  # memory of one's own; what is mapped from files can be dropped at any time
+def look():  # private memory only, since mapped files can be dropped at any time
     global peak
     (line,) = [line for line in open("/proc/self/status") if line.startswith("RssAnon")]
     peak = max(peak, int(line.split()[1]) / 1024)
@@ -428,7 +428,7 @@ def test_memory_stays_flat_when_the_corpus_grows_tenfold(small=40_000):
     result = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     _, before, after = json.loads(result.stdout.splitlines()[-1])
-    corpus = 9 * small * 2 * sys.getsizeof("source 12345") / 2**20  # MB that the corpus has grown by, only as strings
+    corpus = 9 * small * 2 * sys.getsizeof("source 12345") / 2**20  # growth of the corpus in MB, if held as strings
     assert after - before < 0.4 * corpus, (before, after)
 
 
@@ -436,7 +436,7 @@ def test_memory_stays_flat_when_the_corpus_grows_tenfold(small=40_000):
 
 
 def lopsided(pairs):
-    """Pairs of which the longest text is not in the longest pair."""
+    """Pairs whose longest text is not in the longest pair."""
     folder = pathlib.Path(pairs.sources.tokens.filename).parent / "lopsided"
     return encode([("a" * 50, "b"), ("a" * 30, "b" * 30), ("a", "b" * 50)], folder)
 

@@ -20,7 +20,7 @@ ADVICE = "restore it", "delete it", "delete /", "must be", "must hold", "must co
 
 
 def damages(content, rng):
-    """What becomes of a file: (in words, its content, or None if it is missing, or a folder in its place)."""
+    """Ways to damage a file: (description, new content; None if it is missing, `pathlib.Path` for a folder)."""
     yield "missing", None
     yield "a folder", pathlib.Path
     yield "empty", b""
@@ -81,13 +81,13 @@ def complaints(error, path, damage):
 
 
 def inside(folder, *names):
-    """All files of a folder that are read again; hidden ones are locks, and pictures are for people."""
+    """All files of a folder that the package reads; not locks, which are hidden, nor pictures."""
     found = [file for file in sorted(folder.rglob("*")) if file.is_file() and not file.name.startswith(".")]
     return [file for file in found if file.suffix != ".png" and "tfevents" not in file.name]
 
 
 def answer(translator):
-    """All that a translation depends on."""
+    """Everything that a translation depends on."""
     weights = [array(weight).tobytes() for model in translator.models for weight in model.weights]
     return weights, [text.fingerprint(tokenizer) for tokenizer in translator.tokenizers]
 
@@ -165,7 +165,7 @@ def test_checkpoints(unfinished):
         (unfinished / "model.keras").unlink()
         return weights, what
 
-    def same(before, found):  # of a checkpoint that is missing, the sentence tells
+    def same(before, found):  # the sentence says if a checkpoint is missing
         return "2 were requested" in found[1]
 
     names = "checkpoints/00000002.npz", "checkpoints/00000004.npz", "state.npz", "config.json"
@@ -173,7 +173,7 @@ def test_checkpoints(unfinished):
 
 
 def test_a_result_is_never_of_another_epoch_than_it_says(run, root, command):
-    """Checkpoints that the state has overtaken, or that are missing, are not mixed up with those that count."""
+    """Checkpoints that are missing, or newer than the state, are not mixed up with the others."""
     newest = files.read_arrays(run / "checkpoints/00000004.npz")
 
     def copy(name, *without):
@@ -209,7 +209,7 @@ def test_states(run, command):
         step = runs.TrainingRun(run).restore(model)
         return step, [array(v).tobytes() for v in [*model.weights, *model.optimizer.variables]]
 
-    nothing = lambda before, found: found[0] == 0  # noqa: E731, where there is no state
+    nothing = lambda before, found: found[0] == 0  # noqa: E731, if there is no state
     assert fuzz(run / "state.npz", read, nothing) > 20
 
 
@@ -225,7 +225,7 @@ def test_token_files(run):
 def test_info(name, request):
     folder = request.getfixturevalue(name)
     files_of = [file for file in inside(folder) if "data" not in file.parts and file.suffix != ".csv"]
-    different = lambda before, found: True  # noqa: E731, it tells what is there
+    different = lambda before, found: True  # noqa: E731, it describes what is there
     assert sum(fuzz(file, lambda: list(information.describe(folder)), different, every=4) for file in files_of) > 25
 
 
@@ -242,7 +242,7 @@ def test_exports(form, saved, root):
 
 
 def test_commands_say_it_in_one_line(run, command):
-    """Each file of a run, each time with another damage."""
+    """Each file of a run, each damaged in another way."""
     pristine = shutil.copytree(run, run.with_name("pristine"))
     before, table = answer(Translator.load(run)), (run / "metrics.csv").read_text()
     rng, said, wrong = np.random.default_rng(0), 0, []

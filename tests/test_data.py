@@ -227,7 +227,9 @@ def test_an_end_in_the_middle_leaves_nothing_that_looks_whole(files, tmp_path, m
     assert texts_of(encode(random_texts(5), tmp_path / "new")) == random_texts(5)
     with pytest.raises(KeyboardInterrupt):
         encode(broken(), tmp_path / "new")
-    assert texts_of(TokenPairs(tmp_path / "new")) == random_texts(5)  # what was whole before still is
+    assert texts_of(TokenPairs(tmp_path / "new")) == random_texts(
+        5
+    )  # complete files of an earlier call are still there
 
 
 @pytest.mark.parametrize("calls", range(5))
@@ -265,7 +267,7 @@ def test_samples_are_a_function_of_the_seed_and_decode_to_the_same_texts(tmp_pat
     assert first.sources.tokens.tolist() != other.sources.tokens.tolist()
     assert tokenizer.decode(first.targets[n] for n in range(25)) == [target for _, target in texts]
     sampled = [tuple(first.sources[n]) for n in range(25)] + [tuple(first.targets[n]) for n in range(25)]
-    assert len(set(sampled)) > 25  # chunks and sides too have samples of their own
+    assert len(set(sampled)) > 25  # each chunk and each side is sampled separately
 
 
 @pytest.mark.parametrize("kind", [list, iter])

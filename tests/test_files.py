@@ -23,7 +23,7 @@ def test_an_error_or_a_kill_leaves_the_earlier_file(tmp_path):
     program += "    new.write_text('third'); os._exit(9)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 9
     assert path.read_text() == "first"
-    files.write_json(path, {"a": 1})  # what the killed process left is no hindrance
+    files.write_json(path, {"a": 1})  # what the killed process left behind does not matter
     assert files.read_json(path) == {"a": 1} and list(tmp_path.iterdir()) == [path]
 
 
@@ -133,7 +133,7 @@ def test_any_byte_of_a_json_file_matters(tmp_path):
             found = files.read_json(path)
         except files.DamagedFile as error:
             assert str(path) in str(error) and "\n" not in str(error)
-        else:  # white space, or the name of the checksum
+        else:  # the change was in white space, or in the name of the checksum
             found.pop("ahecksum", None), [found.pop(name) for name in [*found] if name not in content]
             assert found == content
 
@@ -162,7 +162,7 @@ def test_any_bit_of_an_array_matters(tmp_path):
             found = files.read_arrays(path)
         except files.DamagedFile:
             seen.add("damaged")
-        else:  # dates and such in the archive
+        else:  # the change was in a date or another unused field of the archive
             assert found.keys() <= arrays.keys() and all((found[name] == arrays[name]).all() for name in found)
     assert seen
     for length in range(0, len(written), 97):

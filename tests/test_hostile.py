@@ -24,7 +24,7 @@ pytestmark = pytest.mark.xdist_group("hostile")
 
 
 class Payload:
-    """Unpickled, it makes a file."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -35,7 +35,7 @@ class Payload:
 
 @pytest.fixture
 def sentinel(tmp_path, monkeypatch):
-    """A file that appears when something of ours is executed: a module `evil` makes it, and all that is in it."""
+    """A file that appears if hostile code is executed: importing or calling anything of the module `evil` makes it."""
     path = tmp_path / "sentinel"
     (tmp_path / "evil.py").write_text(
         f"import pathlib\npathlib.Path({str(path)!r}).touch()\n"
@@ -52,12 +52,12 @@ def sentinel(tmp_path, monkeypatch):
 def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved") / "translator"
     Translator(spread(transformer(BYTES.vocab_size, **SIZES), 0.2), BYTES).save(folder)
-    (folder / "translator.json").unlink()  # whoever changes a file can change its checksum
+    (folder / "translator.json").unlink()  # an attacker can change checksums, too
     return folder
 
 
 def rewritten(path, change, more=()):
-    """Changes the configuration inside of a .keras file, and adds files."""
+    """Changes the configuration inside a .keras file, and adds files."""
     with zipfile.ZipFile(path) as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
     config = json.loads(parts["config.json"])
@@ -68,7 +68,7 @@ def rewritten(path, change, more=()):
 
 
 def hostile_objects(sentinel):
-    """Configurations that run code where they are believed."""
+    """Configurations that would run code if they were trusted."""
     code = compile(f"open({str(sentinel)!r}, 'w')", "", "eval")
     function = {"code": base64.b64encode(marshal.dumps(code)).decode(), "defaults": None, "closure": None}
     yield {"class_name": "__lambda__", "config": function}
@@ -180,7 +180,7 @@ def command(texts, out):
 
 @once
 def test_links_that_wait_for_a_run_lead_nowhere(texts, tmp_path):
-    """Names that a run writes to, and their temporary ones, are links to files and folders of someone else."""
+    """The files of a run, and their temporary folders, are links to files and folders of someone else."""
     run, foreign = tmp_path / "run", tmp_path / "foreign"
     foreign.mkdir()
     names = "config.json state.npz metrics.csv model.keras learning_curve.png checkpoints/00000002.npz"
@@ -210,7 +210,7 @@ def test_links_that_wait_for_a_lock_or_translations_lead_nowhere(saved, texts, t
         cli.run(command(texts, run))
     (tmp_path / "in").write_text("a\n")
     argv = ["translate", str(saved), str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--max_length", "16"]
-    with monkeypatch.context() as patch:  # so that it leaves behind what tells the same command to go on
+    with monkeypatch.context() as patch:  # leaves the files from which the same command resumes
         patch.setattr(Translator, "stream", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(SystemExit):
             cli.run(argv)
@@ -236,7 +236,7 @@ def test_the_second_run_in_a_folder_is_refused(texts, tmp_path):
 
 @pytest.fixture
 def disk(tmp_path):
-    """A disk of 2 MB, and a function that leaves so many bytes of it free."""
+    """A disk of 2 MB, and a function that fills it up to some free bytes."""
     if os.geteuid():
         pytest.skip("mounting a small disk takes root")
     place = tmp_path / "disk"
@@ -259,7 +259,7 @@ def weights(folder):
 
 @pytest.mark.skipif(BACKEND != "jax", reason="the same files are written on each backend; JAX starts quicker")
 def test_training_on_a_full_disk_goes_on_when_there_is_room(texts, disk, tmp_path):
-    """Whatever it is that does not fit: its name is said, and nothing that was there before is lost."""
+    """The error names the file that does not fit, and nothing that was there before is lost."""
     place, leave = disk
     run, named = place / "run", []
 
@@ -277,7 +277,7 @@ def test_training_on_a_full_disk_goes_on_when_there_is_room(texts, disk, tmp_pat
     leave(2**21)
     cli.run(command(texts, run))
     expected = weights(run)
-    for kilobytes in (0, 20):  # of a run that is finished, configuration and model are written again
+    for kilobytes in (0, 20):  # a finished run writes its configuration and model again
         full(kilobytes)
         assert all(map(np.array_equal, weights(run), expected))
     assert {"tokenizer", "checkpoints/00000002.npz", "state.npz", "config.json", "model.keras"} <= set(named), named
@@ -309,7 +309,7 @@ def test_translations_to_a_full_disk_go_on_when_there_is_room(saved, disk, tmp_p
     (tmp_path / "in").write_text("".join(f"{number} dogs\n" for number in range(400)))
     argv = ["translate", str(saved), str(tmp_path / "in"), "--max_length", "32", "--beams", "1", "--out"]
     cli.run([*argv, str(tmp_path / "whole")])
-    leave(12_288)  # of which the record takes a part
+    leave(12_288)  # the record takes some of it
     with pytest.raises(SystemExit, match=f"error: {place / 'out'}: No space left on device; what was written"):
         cli.run([*argv, str(place / "out")])
     assert not (place / "out").exists()

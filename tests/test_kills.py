@@ -21,7 +21,7 @@ pytestmark = pytest.mark.xdist_group("kills")
 # appended, contains a name.
 PROGRAM = """
 import json, os, signal, sys, time
-import matplotlib.pyplot, sentencepiece, tensorboard.summary.writer.event_file_writer, tensorflow  # which start late
+import matplotlib.pyplot, sentencepiece, tensorboard.summary.writer.event_file_writer, tensorflow  # slow to import
 from keras_tfm import cli, pipeline
 from keras_tfm.translator import Translator
 
@@ -91,14 +91,14 @@ def command(texts, out, *more):
 
 @pytest.fixture(scope="module")
 def uninterrupted(children, texts, tmp_path_factory):
-    """A run that nothing happened to."""
+    """A run without interruption."""
     out = tmp_path_factory.mktemp("uninterrupted") / "run"
     assert children(f"cli.run({command(texts, out)})") == 0
     return out
 
 
 def metrics(run):
-    """The rows of metrics.csv, without how long they took."""
+    """The rows of metrics.csv, without their speed."""
     rows = list(csv.DictReader((run / "metrics.csv").read_text().splitlines()))
     return [{name: float(value) for name, value in row.items() if name != "tokens/s"} for row in rows]
 
@@ -108,7 +108,7 @@ def assert_same(run, expected):
     for weight, other in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(weight, other)
     for row, other in zip(metrics(run), metrics(expected), strict=True):
-        assert row == pytest.approx(other, rel=1e-5)  # those of an epoch in two parts are sums of two sums
+        assert row == pytest.approx(other, rel=1e-5)  # an interrupted epoch adds up in another order
     assert {path.name for path in run.rglob(".*")} == {".lock"}
 
 
@@ -144,7 +144,7 @@ def test_kills_at_random_moments_change_nothing(children, uninterrupted, texts, 
     assert_same(out, uninterrupted)
 
 
-# Each time another translator takes the place of the one before: where it is killed, and whether the new one is there.
+# Each time, another translator replaces the one before: where the process is killed, and whether the new one is there.
 REPLACING = [
     ("", "", True),
     (MKDIR, "/.out.unfinished$", False),
@@ -178,7 +178,7 @@ def test_a_kill_while_a_folder_is_replaced_leaves_the_old_or_the_new_one(save, l
             event,
             name,
         )
-        load(out)  # which compares all files with their checksums
+        load(out)  # this checks all files against their checksums
         found = files.checksum(out / "translator.json")
         assert (found != before) == new, (event, name)
         before = found
@@ -186,22 +186,20 @@ def test_a_kill_while_a_folder_is_replaced_leaves_the_old_or_the_new_one(save, l
 
 
 @QUICK
-def test_signals_to_the_command_save_and_the_same_command_goes_on(children, texts, tmp_path):
+def test_an_interrupted_command_saves_and_the_same_command_resumes(children, texts, tmp_path):
     long = ["--steps=90", "--steps_per_epoch=30", "--save_minutes=0.0005"]
     out, whole = tmp_path / "run", tmp_path / "whole"
-    for number in (signal.SIGINT,):  # `test_runs` sends SIGTERM, too
-        argv = [sys.executable, "-m", "keras_tfm", *command(texts, out, *long)]
-        with subprocess.Popen(argv, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
-            before = runs.saved_step(out)
-            while runs.saved_step(out) == before:
-                assert process.poll() is None
-                time.sleep(0.01)
-            process.send_signal(number)
-            _, said = process.communicate(timeout=60)
-        assert process.returncode == 128 + number, said
-        step = runs.saved_step(out)
-        assert before < step < 90
-        assert f"interrupted; step {step:,} is saved in {out}. Now" in said and "Traceback" not in said
+    argv = [sys.executable, "-m", "keras_tfm", *command(texts, out, *long)]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        while not runs.saved_step(out):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT, said
+    step = runs.saved_step(out)
+    assert 0 < step < 90
+    assert f"interrupted; step {step:,} is saved in {out}. Now" in said and "Traceback" not in said
     assert children(f"cli.run({command(texts, out, *long)})") == 0
     assert children(f"cli.run({command(texts, whole, *long)})") == 0
     assert_same(out, whole)

@@ -14,7 +14,7 @@ class Terminal(io.StringIO):
 
 
 def written_to(stream, monkeypatch):
-    """Makes a stream standard error, by the test itself: pytest sets its own between fixtures and test."""
+    """Makes a stream standard error. Tests call this themselves, since pytest replaces stderr after fixtures ran."""
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(progress, "TERMINAL_SECONDS", 0)
     return stream

@@ -14,7 +14,7 @@ from keras_tfm.models import transformer
 
 
 class Copy(keras.Model):
-    """The smallest model with dropout that takes what `BucketedBatches` serve."""
+    """The smallest model with dropout that `BucketedBatches` can train."""
 
     def __init__(self):
         super().__init__()
@@ -46,7 +46,7 @@ def compiled_model(model=None, optimizer=keras.optimizers.Adam, **options):
 
 
 class SignalAfter(keras.callbacks.Callback):
-    """Sends this process a signal when so many steps are done."""
+    """Sends a signal to this process after some steps."""
 
     def __init__(self, steps, number=signal.SIGINT):
         super().__init__()
@@ -98,7 +98,7 @@ def test_metrics_are_a_table_with_a_row_for_each_epoch(batches, tmp_path):
 
 
 class Deep(Copy):
-    """A model with several layers of the same kind, some inside others; Keras names them by counting all it makes."""
+    """A model with nested layers of the same kind, whose names Keras numbers by counting layers in the process."""
 
     def __init__(self):
         super().__init__()
@@ -116,7 +116,7 @@ def test_arrays_have_the_same_names_however_many_models_came_before(batches, tmp
         with pytest.raises(runs.Interrupted):
             fitted(tmp_path / str(number), batches, [SignalAfter(3)], model=Deep(), **options)
         names.append([*files.read_arrays(tmp_path / str(number) / "state.npz")])
-        keras.layers.Dense(3), keras.layers.Dense(3)  # which count
+        keras.layers.Dense(3), keras.layers.Dense(3)  # these advance Keras' counter
     assert names[0] == names[1]
     kinds = [name.split("/")[0] for name in names[0]]
     assert kinds.count("weights") == 9 and kinds.count("seeds") == 2 and "metrics" in kinds
@@ -159,7 +159,7 @@ def test_a_run_is_no_callback_by_itself(batches, tmp_path):
 
 @pytest.fixture(scope="module")
 def whole(batches, tmp_path_factory):
-    """Model and run of three epochs that nothing interrupted."""
+    """Model and run of three epochs without interruption."""
     return fitted(tmp_path_factory.mktemp("whole"), batches)
 
 
@@ -177,7 +177,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(number, options, batches, 
     assert runs.saved_step(tmp_path / "parts") == 7 and signal.getsignal(number) is before
     model, run = fitted(tmp_path / "parts", batches, **options)
     assert_same(model, whole)
-    for row, expected in zip(run.history, whole_run.history, strict=True):  # metrics of the divided epochs, too
+    for row, expected in zip(run.history, whole_run.history, strict=True):  # also the metrics of interrupted epochs
         assert row.keys() == expected.keys() and row["epoch"] == expected["epoch"]
         np.testing.assert_allclose(list(row.values()), list(expected.values()), rtol=1e-5)
     again, run = fitted(tmp_path / "parts", batches, **options)  # with nothing left to do

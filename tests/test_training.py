@@ -76,7 +76,7 @@ def test_r_drop_is_the_mean_divergence_of_twins_and_leaves_other_rows_alone():
 
 @pytest.mark.parametrize("r_drop", [0.0, 1.0])
 def test_sample_weights_count_rows_and_tokens(r_drop):
-    """A row of weight 2 is as good as two of weight 1, of weight 0 as none; and so are tokens."""
+    """A row of weight 2 counts like two rows of weight 1, a row of weight 0 like none; the same holds for tokens."""
     loss, labels, logits = (
         training.SmoothedCrossentropy(0.1, r_drop),
         np.array([[3, 1, 4, 0], [5, 6, 0, 0]]),
@@ -87,7 +87,7 @@ def test_sample_weights_count_rows_and_tokens(r_drop):
     for weights in ([1.0, 0.0], [0.02, 0.0]):
         assert_close(loss(twins(labels), logits, twins(weights)), one)
     assert_close(loss(twins(labels), logits, twins([0.0, 0.0])), 0)
-    expected = (2 * 3 * one + 0.5 * 2 * other) / (2 * 3 + 0.5 * 2)  # of three and two tokens
+    expected = (2 * 3 * one + 0.5 * 2 * other) / (2 * 3 + 0.5 * 2)  # rows of three and two tokens
     assert_close(loss(twins(labels), logits, twins([2.0, 0.5])), expected)
     assert_close(loss(twins(labels), logits, twins([[2.0] * 4, [0.5] * 4])), expected)
     first = [[1.0, 0.0, 0.0, 5.0], [0.0] * 4]
@@ -125,7 +125,7 @@ from keras_tfm.batches import BucketedBatches
 from keras_tfm.data import encode_pairs
 from keras_tfm.text import ByteTokenizer
 
-texts = [("a" * (1 + n % 3), "b" * (1 + 5 * n % 7)) for n in range(21)]  # replicas have different numbers of tokens
+texts = [("a" * (1 + n % 3), "b" * (1 + 5 * n % 7)) for n in range(21)]  # different numbers of tokens per replica
 pairs = encode_pairs(texts, tempfile.mkdtemp(), ByteTokenizer(), verbose=0)
 batches, valid = (BucketedBatches(pairs, 64, num_shapes=2, shuffle=shuffle) for shuffle in (True, False))
 names = ["loss", "accuracy", "perplexity", "val_loss", "val_accuracy", "val_perplexity"]
