@@ -93,7 +93,7 @@ class TrainingRun(keras.callbacks.Callback):
             self.restore(model)
             while self.step < epochs * self.steps_per_epoch and not self.stopped_early():
                 epoch, step = divmod(self.step, self.steps_per_epoch)
-                self.partial, self.patience = step > 0, None
+                self.partial, self.stopped, self.patience = step > 0, False, None
                 model.fit(
                     batches.repeat(self.step),
                     steps_per_epoch=self.steps_per_epoch - step,
@@ -103,8 +103,9 @@ class TrainingRun(keras.callbacks.Callback):
                     shuffle=False,
                     **options,
                 )
-                if self.partial:  # the rest of an epoch; Keras has ended it like the end of all training
-                    self.restore(model)
+                if self.stopped or not self.partial:
+                    break
+                self.restore(model)  # since Keras has ended the rest of an epoch as if it were the end of all training
             model.optimizer.finalize_variable_values(model.trainable_variables)  # the moving average, if any
             self.write_metrics()
 
@@ -155,10 +156,12 @@ class TrainingRun(keras.callbacks.Callback):
         self.raise_interrupted()
 
     def on_epoch_end(self, epoch, logs=None):
+        self.stopped, arrays = self.model.stop_training, self.arrays()
+        if self.step % self.steps_per_epoch:  # some callback has stopped training within the epoch
+            return self.save(arrays)
         self.history.append({"epoch": epoch + 1, **{name: float(value) for name, value in (logs or {}).items()}})
-        if self.model.stop_training and self.stopping:
+        if self.stopped and self.stopping:
             self.patience = self.stopping.patience
-        arrays = self.arrays()
         result = {key: _averaged(key, arrays) for key in arrays if key.startswith("weights/")}
         files.write_arrays(self.folder / "checkpoints" / f"{self.step:08d}.npz", result)
         self.write_metrics()

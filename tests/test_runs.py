@@ -316,6 +316,27 @@ def test_a_state_without_its_parts_is_damaged(batches, tmp_path):
             runs.saved_step(tmp_path)
 
 
+class StopAfter(keras.callbacks.Callback):
+    """Stops training as callbacks do, after some steps."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.left = steps
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        self.model.stop_training = self.left == 0
+
+
+def test_any_callback_can_stop_training(batches, whole, tmp_path):
+    for steps, total in ((3, 3), (2, 5), (5, 10)):  # within an epoch, at the end of the same epoch, and of the next
+        _, run = fitted(tmp_path, batches, [StopAfter(steps)])
+        assert run.step == runs.saved_step(tmp_path) == total and len(run.history) == total // 5
+    model, run = fitted(tmp_path, batches)
+    assert_same(model, whole[0])
+    assert [row["epoch"] for row in run.history] == [1, 2, 3]
+
+
 def test_time_is_estimated_once(batches, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(runs.TimeEstimate, "LONG", 0)
     run = runs.TrainingRun(tmp_path)
