@@ -8,12 +8,13 @@ from importlib.metadata import version
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # The tests compile thousands of small kernels and run each a few times: the quickest way to compile wins. XLA aborts at
 # a flag that it does not know, and later versions do not know all of these.
-os.environ.setdefault(
-    "XLA_FLAGS",
-    "--xla_backend_optimization_level=0"
-    + " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
-    * version("jaxlib").startswith("0.10."),
-)
+if os.environ.get("KERAS_BACKEND") != "torch":
+    os.environ.setdefault(
+        "XLA_FLAGS",
+        "--xla_backend_optimization_level=0"
+        + " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+        * version("jaxlib").startswith("0.10."),
+    )
 
 import keras
 import numpy as np
@@ -93,6 +94,13 @@ def gradients(function, *arrays):
 
         total = lambda *xs: ops.sum(ops.cast(function(*xs), "float32"))  # noqa: E731
         return [array(g) for g in jax.jit(jax.grad(total, argnums=tuple(range(len(tensors)))))(*tensors)]
+    if BACKEND == "torch":
+        import torch
+
+        tensors = [x.detach().requires_grad_() for x in tensors]
+        total = ops.sum(ops.cast(function(*tensors), "float32"))
+        found = torch.autograd.grad(total, tensors, allow_unused=True)
+        return [np.zeros(x.shape) if g is None else array(g) for x, g in zip(tensors, found, strict=True)]
     import tensorflow as tf
 
     with tf.GradientTape() as tape:
@@ -110,7 +118,9 @@ def quick(function):
 
 
 def compiled(function):
-    """`function` of arrays, compiled by XLA."""
+    """`function` of arrays, compiled by XLA; as it is on PyTorch, which takes minutes to compile."""
+    if BACKEND == "torch":
+        return function
     if BACKEND == "jax":
         import jax
 
@@ -133,6 +143,12 @@ def largest_tensor(function, x):
                     yield from sizes(inner)
 
         return max(sizes(jax.make_jaxpr(function)(x).jaxpr))
+    if BACKEND == "torch":
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        nodes = make_fx(function)(ops.convert_to_tensor(x)).graph.nodes
+        values = [value for node in nodes for value in np.ravel(node.meta.get("val", ()))]
+        return max(value.numel() for value in values if hasattr(value, "numel"))
     import tensorflow as tf
 
     graph = tf.function(function).get_concrete_function(tf.TensorSpec(x.shape, x.dtype)).graph
