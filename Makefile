@@ -1,4 +1,4 @@
-# One virtual environment; each target installs only what it needs, once.
+# One virtual environment; each target installs what it needs, once.
 PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
@@ -12,17 +12,21 @@ demo: .venv/installed-demo
 
 test: test-tensorflow test-jax
 
-# JAX compiles each small operation by itself: let the workers share what they compiled.
+# JAX compiles each small operation separately: let the workers share what they have compiled.
 test-jax: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.venv/jax-cache
 test-jax: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
-# Examples of the documentation run on TensorFlow alone.
+# The examples in docstrings run on TensorFlow only.
 test-jax: ARGS ?= tests
 test-tensorflow test-jax: test-%: .venv/installed-test
 	KERAS_BACKEND=$* $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" $(ARGS)
 
-test-slow: .venv/installed-test
+# What runs on PyTorch: layers, models, decoding, training.
+TORCH := masks positions attention blocks stacks base transformers sequence recording decoding training batches runs \
+	translator pipeline
+test-slow: .venv/installed-test-slow
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -m slow $(ARGS)
 	KERAS_BACKEND=jax $(BIN)/python -m pytest -m slow $(ARGS)
+	KERAS_BACKEND=torch $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(TORCH:%=tests/test_%.py)
 
 check: .venv/installed-check
 	$(BIN)/ruff check .
@@ -37,6 +41,7 @@ clean:
 
 .venv/installed-demo: EXTRAS = tensorflow,train
 .venv/installed-test: EXTRAS = test
+.venv/installed-test-slow: EXTRAS = test-slow
 .venv/installed-check: EXTRAS = check
 .venv/installed-%: setup.cfg pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -2,6 +2,8 @@
 
 import errno
 import functools
+import glob
+import hashlib
 import itertools
 import json
 import logging
@@ -17,13 +19,7 @@ from keras_tfm.progress import Progress
 CHUNK = 512  # lines that are translated and written together
 
 # An export is compared with the model on these, unless other texts are given.
-SENTENCES = (
-    "a dog runs over the grass .",
-    "two men in hats play chess",
-    "3 de mayo de 2023",
-    "Mittwoch, 4. Juli 1990",
-    "x",
-)
+SENTENCES = ["a dog runs over the grass .", "two men in hats play chess", "3 de mayo de 2023", "4. Juli 1990", "x"]
 RUNTIMES = {  # format of an export → packages that run it
     "saved_model": ("tensorflow", "tensorflow_text"),
     "litert": ("ai_edge_litert",),
@@ -227,19 +223,18 @@ def load_translator(model, form=None, **options):
 
 def translate(model, files, text, out, **options):
     """Translates lines of files or of standard input, see `keras-tfm translate --help`."""
-    if model is not None and model.is_file():
-        raise ValueError(f"`model` must be a folder, and comes before the files. Received: {model}")
+    if model is None:
+        model = DATES
+        print("no MODEL given: using the package's date translator (3. Mai 2023 → 2023-05-03)", file=sys.stderr)
+    form = check_model(model)
     check_files(*files, hint="; a text goes to --text")
-    if out is not None and any(out.exists() and file.samefile(out) for file in files):
-        raise ValueError(f"`out` must not be one of the files to translate. Received: {out}")
     if text and files:
         raise ValueError(f"`text` and files must not both be given. Received: {text} and {list(map(str, files))}")
     if out is not None and out.is_dir():
         raise ValueError(f"`out` must be a file. Received: {out}, a folder")
-    if model is None:
-        model = DATES
-        print("no MODEL given: using the package's date translator (3. Mai 2023 → 2023-05-03)", file=sys.stderr)
-    translator = load_translator(model, check_model(model), **options)
+    if out is not None and any(out.exists() and file.samefile(out) for file in files):
+        raise ValueError(f"`out` must not be one of the files to translate. Received: {out}")
+    translator = load_translator(model, form, **options)
     lines = text or (_lines(files) if files else data.decode_lines(sys.stdin.buffer, "standard input", "replace"))
     if out is not None:
         total = sum(1 for _ in _lines(files)) if files else None
@@ -255,16 +250,17 @@ def translate(model, files, text, out, **options):
 def write_translations(translator, lines, out, total, task):
     """Writes translations into a file beside `out`, which replaces `out` when it is complete.
 
-    An interrupted command leaves that file behind. The same `task` (model, options and input files) continues it.
+    An interrupted command leaves that file behind, named by a hash of its `task` (model, options and input files), so
+    that only the same task resumes it. Nothing is resumed without a `total` number of lines.
     """
-    partial, record = (out.with_name(f".{out.name}.{end}") for end in ("partial", "partial.json"))
-    task, done = {"task": task}, 0
-    if total is not None and partial.is_file() and not partial.is_symlink() and _holds(record, task):
+    name = f".{out.name}.{hashlib.sha256(json.dumps(task).encode()).hexdigest()[:16]}.partial"
+    partial, done = out.with_name(name), 0
+    for path in out.parent.glob(f".{glob.escape(out.name)}.*.partial"):
+        if path != partial or path.is_symlink() or total is None:
+            path.unlink()
+    if partial.exists():
         done = _whole_lines(partial)
         print(f"resuming after line {done:,}", file=sys.stderr)
-    else:
-        partial.unlink(missing_ok=True)
-        files.write_json(record, task)
     try:
         with (
             open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666), "ab") as file,
@@ -274,7 +270,7 @@ def write_translations(translator, lines, out, total, task):
             translations = translator.stream(itertools.islice(lines, done, None), CHUNK)
             while chunk := list(itertools.islice(translations, CHUNK)):
                 file.write("".join(_one_line(line) + "\n" for line in chunk).encode())
-                file.flush()  # an interruption loses none of it
+                file.flush()  # so that an interruption loses none of it
                 bar.add(len(chunk))
             os.fsync(file.fileno())
     except OSError as error:
@@ -282,7 +278,6 @@ def write_translations(translator, lines, out, total, task):
             raise
         raise OSError(error.errno, error.strerror, str(out)) from error
     os.replace(partial, out)
-    record.unlink()
     print(f"wrote {out}", file=sys.stderr)
 
 
@@ -322,7 +317,7 @@ def export(model, format, out, precision, texts, **options):
     check_files(texts)
     extras.require(*RUNTIMES[format], *["tf2onnx"] * (format == "onnx"))
     exported.NewFolder(out)  # raises an error if it must not be replaced
-    texts = list(_lines([texts])) if texts else list(SENTENCES)
+    texts = list(_lines([texts])) if texts else SENTENCES
     translator = load_translator(model, **{"max_length": 128, **options})
     print(f"writing {out} and comparing it with the model, which takes a minute or two …", file=sys.stderr)
     verdict = translator.export(out, format, precision, compare_on=texts)
@@ -348,13 +343,6 @@ def _one_line(text):
     return " ".join(text.splitlines()) if text else text
 
 
-def _holds(record, task):
-    try:
-        return files.read_json(record) == task
-    except (files.DamagedFile, FileNotFoundError):  # then all lines are translated again
-        return False
-
-
 def _whole_lines(path):
     """Counts the complete lines of a file, and cuts off what follows them."""
     count = end = 0
@@ -370,13 +358,10 @@ def _identity(path):
     """Checksums of a file, or of the files in a folder that translations depend on."""
     if path.is_file():
         return files.checksum(path)
-    ignored = {"data", "checkpoints", "tensorboard", "metrics.csv", "learning_curve.png", ".lock"}
-    found = {file.relative_to(path): file for file in sorted(path.rglob("*")) if file.is_file()}
-    return {
-        str(name): files.checksum(file)
-        for name, file in found.items()
-        if name.parts[0] not in ignored and not name.parts[0].endswith(".unfinished")
-    }
+    others = {"data", "checkpoints", "tensorboard", "metrics.csv", "learning_curve.png", ".lock"}
+    found = {file.relative_to(path): file for file in path.rglob("*") if file.is_file()}
+    kept = {name for name in found if name.parts[0] not in others and not name.parts[0].endswith(".unfinished")}
+    return {str(name): files.checksum(found[name]) for name in sorted(kept)}
 
 
 COMMANDS = {command.__name__: command for command in (train, translate, evaluate, plot, export, finish, info)}

@@ -198,7 +198,8 @@ def test_translations_to_a_file_go_on_where_they_stopped_and_never_on_top_of_oth
             cli.run([*command, "--out", str(out)])
     assert stop.value.code == 130 and "the same command resumes where it stopped" in capsys.readouterr().err
     assert out.read_text() == "of another model\n"
-    with open(tmp_path / ".out.partial", "a") as file:
+    (partial,) = tmp_path.glob(".out.*.partial")
+    with open(partial, "a") as file:
         file.write("half a li")
     cli.run([*command, "--out", str(out)])
     expected = "\n".join(lines_of(folder, [f"number {number}" for number in range(6)])) + "\n"
@@ -240,7 +241,7 @@ except SystemExit as error:
     "line, word",
     [
         ("translate no/such", "Text goes to standard input or to --text"),
-        ("translate . no/such", "no/such: there is no such file; a text goes to --text"),
+        ("translate MODEL no/such", "no/such: there is no such file; a text goes to --text"),
         ("translate x .", "`model` must be a folder, and comes before the files"),
         ("translate MODEL x --out x", "--out must not be one of the files to translate. Received: x"),
         ("translate MODEL .", ".: must be a file. Received: a folder"),

@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from conftest import PRECISIONS, TOLERANCE, array, assert_close, compiled, normal, quick, spread
+from conftest import PRECISIONS, TOLERANCE, TRACED, array, assert_close, compiled, normal, quick, spread
 from keras import ops
 
 from keras_tfm.layers import MultiHeadSelfAttention, PositionalEncoding, TransformerEncoderBlock, masks, sinusoids
@@ -143,6 +143,7 @@ def test_learned_positions_past_the_table_are_an_error():
         layer(normal(1, 2, 6), positions=np.array([[0, 9]]))
 
 
+@TRACED
 def test_learned_positions_past_the_table_that_only_a_run_can_know_are_never_a_wrong_row():
     layer = PositionalEncoding("learned", max_length=4)
     layer(normal(1, 4, 6))
