@@ -6,8 +6,13 @@ This is the "reinforcement learning" step of https://arxiv.org/abs/1609.08144, i
 https://arxiv.org/abs/1512.02433: draw several translations of each source from the model, and minimise their expected
 cost, Σ Q(y) cost(y). Q(y) is the model's own probability of y among the samples, and the cost is 1 − chrF / 100.
 
-The example starts with a small translator that has not quite learned to reverse words, and prints the loss and the chrF
-of its translations after each round. On Multi30k this did not pay off, which is why it is not part of the package.
+The example starts with a small translator that has not quite learned to reverse words. In each round it draws new
+samples, trains on them for one epoch, and prints their expected cost before and after, and the chrF of greedy
+translations of unseen texts.
+
+The expected cost falls in every round, since that is what training minimises. The chrF need not follow: in one run each
+it went from 90.1 to 97.7 on JAX, but from 75.7 to 75.5 on TensorFlow; with four epochs per round it fell on both, to 60.1
+and 70.1. On Multi30k the method did not pay off, so it is not part of the package.
 """
 
 import argparse
@@ -91,9 +96,12 @@ def main():
         some = pairs[number * options.pairs : (number + 1) * options.pairs]
         inputs, labels, their_costs = sample_hypotheses(model, tokenizer, some, seed=number)
         # not shuffled, so that groups stay together
-        fitted = model.fit(inputs, labels, sample_weight=their_costs, batch_size=8 * SAMPLES, shuffle=False, verbose=0)
+        settings = {"sample_weight": their_costs, "batch_size": 8 * SAMPLES, "verbose": 0}
+        before = model.evaluate(inputs, labels, **settings)
+        model.fit(inputs, labels, shuffle=False, **settings)
+        after = model.evaluate(inputs, labels, **settings)
         score = 100 * (1 - costs(translate(sources), targets).mean())
-        print(f"round {number + 1}: expected cost {fitted.history['loss'][-1]:.3f}, chrF {score:.1f}")
+        print(f"round {number + 1}: expected cost {before:.3f} → {after:.3f}, chrF {score:.1f}")
 
 
 if __name__ == "__main__":

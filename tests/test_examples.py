@@ -60,8 +60,8 @@ def test_pictures(monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_minimum_risk(monkeypatch, capsys):
     run(monkeypatch, "minimum_risk")
-    scores = [float(score) for score in re.findall(r"chrF ([\d.]+)", capsys.readouterr().out)]
-    assert len(scores) == 5 and scores[-1] > scores[0] + 3
+    costs = re.findall(r"expected cost ([\d.]+) → ([\d.]+), chrF", capsys.readouterr().out)
+    assert len(costs) == 4 and all(float(last) < float(first) for first, last in costs)
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.py")), ids=lambda file: file.stem)
