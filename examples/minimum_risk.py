@@ -11,8 +11,8 @@ samples, trains on them for one epoch, and prints their expected cost before and
 translations of unseen texts.
 
 The expected cost falls in every round, since that is what training minimises. The chrF need not follow: in one run each
-it went from 90.1 to 97.7 on JAX, but from 75.7 to 75.5 on TensorFlow; with four epochs per round it fell on both, to 60.1
-and 70.1. On Multi30k the method did not pay off, so it is not part of the package.
+it went from 90.1 to 97.7 on JAX, but from 75.7 to 75.5 on TensorFlow; with four epochs per round it fell on both, to
+60.1 and 70.1. On Multi30k the method did not pay off, so it is not part of the package.
 """
 
 import argparse
