@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import BACKEND
+from conftest import BACKEND, once
 
 import keras_tfm
 
@@ -64,6 +64,20 @@ def test_imports_point_one_way(file):
             assert LAYERS.index(path[1]) < LAYERS.index(own[1]), path
         if own[0] in ("tasks", "text", "data", "batches", "decoding"):
             assert path[0] not in ("layers", "models"), path
+
+
+@once
+def test_public_names_are_imported_when_they_are_used():
+    program = (
+        "import sys, keras_tfm; dir(keras_tfm); keras_tfm.Recipe(); print({*sys.modules} & {'keras', 'tensorflow'})"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "set()\n"
+    names = {"Recipe", "Translator", "train", "transformer", "encoder_classifier", "decoder_lm", "record_attention"}
+    assert names | {"layers", "models", "text", "tasks", "export", "exported", "runs"} <= {*dir(keras_tfm)}
+    for name in dir(keras_tfm):
+        assert getattr(keras_tfm, name).__doc__, name
+    with pytest.raises(AttributeError, match="module 'keras_tfm' has no attribute 'attention'"):
+        keras_tfm.attention  # noqa: B018
 
 
 def test_layers_import_nothing_that_they_do_not_use():
