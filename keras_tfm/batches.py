@@ -10,7 +10,7 @@ import math
 import keras
 import numpy as np
 
-from keras_tfm.arguments import positive
+from keras_tfm.arguments import check, positive
 from keras_tfm.backend.feeding import Feed
 from keras_tfm.text import END, START
 
@@ -71,12 +71,10 @@ class _Epochs(Feed):
 
     def __init__(self, pairs, shuffle, seed, copies, worker, num_workers):
         self.samples = pairs if isinstance(pairs, (list, tuple)) else [pairs]
-        if not self.samples:
-            raise ValueError(f"`pairs` must be `TokenPairs` or a list of them. Received: {pairs=}")
+        check("pairs", pairs, self.samples, "`TokenPairs` or a list of them")
         self.shuffle, self.seed, self.copies = shuffle, seed, positive("copies", copies)
         self.worker, self.num_workers = worker, positive("num_workers", num_workers)
-        if worker not in range(num_workers):
-            raise ValueError(f"`worker` must be one of 0 … num_workers - 1. Received: {worker=}, {num_workers=}")
+        check("worker", worker, worker in range(num_workers), f"one of 0 … {num_workers - 1}, for {num_workers=}")
         self.epoch = -1  # the epoch that `fit` is in
 
     @functools.cached_property
@@ -90,12 +88,10 @@ class _Epochs(Feed):
     def __len__(self):
         return min(map(sum, self.block_steps))
 
+    num_batches = property(__len__)  # for `Feed`
+
     def __getitem__(self, index):
         return self.batch(0, index)
-
-    @property
-    def num_batches(self):
-        return len(self)
 
     def on_epoch_begin(self):
         self.epoch += 1
@@ -196,8 +192,7 @@ class BucketedBatches(_Epochs):
         counts = _length_counts(self.samples)
         self.shapes = choose_shapes(counts, positive("num_shapes", num_shapes))
         longest = max(map(max, self.shapes))
-        if longest > batch_tokens:
-            raise ValueError(f"`batch_tokens` must be at least {longest}, the longest text. Received: {batch_tokens=}")
+        check("batch_tokens", batch_tokens, batch_tokens >= longest, f"at least {longest}, the longest text")
         self.rows = [_even(batch_tokens // max(shape)) for shape in self.shapes]
         source, target = np.indices(counts.shape)
         fits = [(source <= shape[0]) & (target <= shape[1]) for shape in self.shapes]
@@ -212,8 +207,9 @@ class BucketedBatches(_Epochs):
         waiting = [order[shape == number] for number in range(len(self.shapes))]
         batches = []
         for number, rows in enumerate(self.rows):
-            members = waiting[number]
-            larger = self._larger(number)
+            members, later = waiting[number], range(number + 1, len(self.shapes))
+            # the next shape that is at least as long on both sides
+            larger = next((n for n in later if np.greater_equal(self.shapes[n], self.shapes[number]).all()), None)
             full = len(members) // rows * rows if larger else len(members)
             batches += [(number, members[first : first + rows]) for first in range(0, full, rows)]
             if larger:  # the rest goes into batches of a larger shape
@@ -221,11 +217,6 @@ class BucketedBatches(_Epochs):
         if self.shuffle:
             rng.shuffle(batches)
         return batches
-
-    def _larger(self, number):
-        """Number of the next shape that is at least as long on both sides, or None."""
-        later = range(number + 1, len(self.shapes))
-        return next((n for n in later if np.greater_equal(self.shapes[n], self.shapes[number]).all()), None)
 
     def _fill(self, pairs, plan):
         number, members = plan
@@ -266,10 +257,9 @@ class PackedBatches(_Epochs):
     def __init__(self, pairs, batch_tokens=4096, length=128, shuffle=True, seed=0, copies=1, worker=0, num_workers=1):
         super().__init__(pairs, shuffle, seed, copies, worker, num_workers)
         longest = max(_length_counts(self.samples).shape) - 1
-        if positive("length", length) < longest:
-            raise ValueError(f"`length` must be at least {longest}, the longest text. Received: {length=}")
-        if positive("batch_tokens", batch_tokens) < length:
-            raise ValueError(f"`batch_tokens` must be at least `length`, {length}. Received: {batch_tokens=}")
+        check("length", length, positive("length", length) >= longest, f"at least {longest}, the longest text")
+        enough = positive("batch_tokens", batch_tokens) >= length
+        check("batch_tokens", batch_tokens, enough, f"at least `length`, {length}")
         self.shapes, self.rows = [(length, length)], [_even(batch_tokens // length)]
 
     @functools.lru_cache(maxsize=4)  # noqa: B019, a few small entries

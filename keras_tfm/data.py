@@ -11,7 +11,7 @@ import zlib
 import numpy as np
 
 from keras_tfm import files, text
-from keras_tfm.arguments import one_of, positive, rate
+from keras_tfm.arguments import positive, rate
 from keras_tfm.progress import Progress
 
 CHUNK = 10_000  # pairs that are encoded together
@@ -45,26 +45,15 @@ class ParallelFiles:
         return self.length
 
     def __iter__(self):
-        if len(self.paths) == 1:
-            return self._columns()
-        return self._lines()
-
-    def _lines(self):
-        missing = object()
-        lines = itertools.zip_longest(*map(read_lines, self.paths), fillvalue=missing)
-        for number, pair in enumerate(lines, 1):
-            if missing in pair:
-                shorter, longer = self.paths if pair[0] is missing else self.paths[::-1]
+        for number, lines in enumerate(itertools.zip_longest(*map(read_lines, self.paths)), 1):
+            if None in lines:
+                shorter, longer = self.paths if lines[0] is None else self.paths[::-1]
                 raise ValueError(f"{shorter}: must have as many lines as {longer}. Received: no line {number}")
-            yield pair
-
-    def _columns(self):
-        for number, line in enumerate(read_lines(self.paths[0]), 1):
-            columns = line.split("\t")
-            if len(columns) != 2:
+            pair = lines if len(lines) == 2 else tuple(lines[0].split("\t"))
+            if len(pair) != 2:
                 rule = "must be `text, tab, text`, since there is no `target`"
-                raise ValueError(f"{self.paths[0]}, line {number}: {rule}. Received: {line[:80]!r}")
-            yield tuple(columns)
+                raise ValueError(f"{self.paths[0]}, line {number}: {rule}. Received: {lines[0][:80]!r}")
+            yield pair
 
 
 def read_lines(path, errors="strict"):
@@ -154,9 +143,7 @@ class TokenPairs:
         self.meta = files.read_json(folder / "meta.json", ("count", "dtype", "fingerprint", "files"), remedy)
         for name, checksum in self.meta["files"].items():
             files.check(folder / name, checksum, remedy)
-        one_of("dtype", self.meta["dtype"], DTYPES)
-        self.sources = Sequences(folder, "source", self.meta["dtype"])
-        self.targets = Sequences(folder, "target", self.meta["dtype"])
+        self.sources, self.targets = (Sequences(folder, side, self.meta["dtype"]) for side in ("source", "target"))
 
     def __len__(self):
         return len(self.sources)
@@ -189,10 +176,8 @@ def encode_pairs(
     options = positive("max_length", max_length), rate("sampling", sampling), seed
     texts, meta = fingerprint(pairs), folder / "meta.json"
     made_from = texts and repr([texts, *map(text.fingerprint, tokenizers), *options])
-    if made_from and meta.exists():
-        encoded = TokenPairs(folder)
-        if encoded.meta["fingerprint"] == made_from:
-            return encoded
+    if made_from and meta.exists() and (encoded := TokenPairs(folder)).meta["fingerprint"] == made_from:
+        return encoded
     dtype = DTYPES[max(tokenizer.vocab_size for tokenizer in tokenizers) > 2**16]
     counts = {"count": 0, "empty": 0, "too_long": 0}
     total = len(pairs) if hasattr(pairs, "__len__") else None
@@ -207,14 +192,14 @@ def encode_pairs(
                 (source, target)[side].write(np.concatenate(rows).astype(dtype).tobytes())
                 (source_ends, target_ends)[side].write(ends.tobytes())
             bar.add(len(chunk))
+        total = sum(counts.values())
         if not counts["count"]:
             rule = f"`pairs` must hold texts of 1 to {max_length} tokens"
-            raise ValueError(f"{rule}. Received: {sum(counts.values())} pairs, none of which fits")
+            raise ValueError(f"{rule}. Received: {total} pairs, none of which fits")
         meta.unlink(missing_ok=True)  # the folder is incomplete until there is a new one
     reasons = {"empty": "with an empty side", "too_long": f"with more than {max_length} tokens on a side"}
     why = ", ".join(f"{counts[name]:,} {reason}" for name, reason in reasons.items() if counts[name])
     if verbose and why:
-        total = sum(counts.values())
         print(f"{folder.name}: left out {total - counts['count']:,} of {total:,} pairs: {why}", file=sys.stderr)
     checksums = {name: files.checksum(folder / name) for name in FILES}
     files.write_json(meta, {**counts, "dtype": dtype, "fingerprint": made_from, "files": checksums})

@@ -68,8 +68,7 @@ def evaluate(translator, sources, references, tokenize="13a", verbose=0):
     seconds = time.perf_counter() - start
     result = scores(hypotheses, references, tokenize) | {"sentences/s": len(sources) / seconds}
     if hasattr(translator, "models"):
-        tokens = sum(map(len, translator.target_tokenizer.encode(hypotheses)))
-        result["tokens/s"] = tokens / seconds
+        result["tokens/s"] = sum(map(len, translator.target_tokenizer.encode(hypotheses))) / seconds
         result["perplexity"] = perplexity(translator, sources, references, verbose=verbose)
     return result
 
@@ -103,18 +102,14 @@ class TranslationScores(keras.callbacks.Callback):
         translator: a `Translator` of the model that is trained.
         sources, references: lists of strings.
         tokenize: as for `scores`.
-        every: number of epochs between two translations, during which the last scores are repeated.
     """
 
-    def __init__(self, translator, sources, references, tokenize="13a", every=1):
+    def __init__(self, translator, sources, references, tokenize="13a"):
         super().__init__()
         self.translator, self.sources, self.references = translator, list(sources), list(references)
-        self.tokenize, self.every = tokenize, every
-        self.last = {}
+        self.tokenize = tokenize
 
     def on_epoch_end(self, epoch, logs=None):
-        if not self.last or (epoch + 1) % self.every == 0:
-            result = scores(self.translator(self.sources), self.references, self.tokenize)
-            self.last = {"val_bleu": result["bleu"], "val_chrf": result["chrf"]}
+        result = scores(self.translator(self.sources), self.references, self.tokenize)
         if logs is not None:
-            logs.update(self.last)
+            logs |= {"val_bleu": result["bleu"], "val_chrf": result["chrf"]}

@@ -106,7 +106,7 @@ def locked(folder):
         os.close(file)
 
 
-class NewFolder:
+class NewFolder(contextlib.ExitStack):
     """Context manager that yields a new folder, which replaces `folder` if the block ends without an error.
 
     Args:
@@ -116,6 +116,7 @@ class NewFolder:
     """
 
     def __init__(self, folder, main, own):
+        super().__init__()
         self.folder = pathlib.Path(folder)
         settle(self.folder)
         names = {file.name for file in self.folder.iterdir()} if self.folder.is_dir() else set()
@@ -127,13 +128,9 @@ class NewFolder:
             raise ValueError(f"`folder` must be new, empty or an earlier export. Received: {self.folder}, {found}")
 
     def __enter__(self):
-        self.context = whole(self.folder)
-        new = self.context.__enter__()
+        new = self.enter_context(whole(self.folder))
         new.mkdir()
         return new
-
-    def __exit__(self, *error):
-        return self.context.__exit__(*error)
 
 
 def _private(path):
@@ -247,8 +244,9 @@ def write_arrays(path, arrays):
         np.savez(file, **arrays)
 
 
-def read_arrays(path, remedy=RESTORE):
-    """Reads the dict of arrays that `write_arrays` wrote."""
-    check_zip(path, remedy)
+def read_arrays(path, remedy=RESTORE, names=None):
+    """Reads the dict of arrays that `write_arrays` wrote, or only those with some names, which is quicker."""
+    if names is None:
+        check_zip(path, remedy)
     with reading(path, remedy), open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}
+        return {name: arrays[name] for name in names or arrays.files}

@@ -4,8 +4,6 @@ import json
 import pathlib
 import zipfile
 
-import numpy as np
-
 from keras_tfm import exported, files, text
 
 SIZES = ("num_layers", "num_decoder_layers", "model_dim", "num_heads", "ff_dim", "positions", "norm_first", "dtype")
@@ -21,17 +19,18 @@ def describe(folder):
     """
     folder = pathlib.Path(folder)
     form, models = exported.form(folder), sorted(folder.glob("model*.keras"))
+    size = f"{sum(path.stat().st_size for path in folder.rglob('*') if path.is_file()) / 2**20:.1f} MB"
     if form is not None:
         settings = files.read_manifest(folder).items()
         shown = [(name, value) for name, value in settings if name not in ("format", "tokenizers")]
-        return [("kind", f"export, {form}"), *shown, _size(folder)]
+        return [("kind", f"export, {form}"), *shown, ("size", size)]
     if (folder / "config.json").exists():
         with files.reading(folder / "config.json"):
             return [("kind", "run"), *_run(folder), *_tokenizers(folder)]
     if models:
         kind = "saved translator" + (f" of {len(models)} models" if len(models) > 1 else "")
         with files.reading(models[0]):
-            return [("kind", kind), *_model(models[0]), *_tokenizers(folder), _size(folder)]
+            return [("kind", kind), *_model(models[0]), *_tokenizers(folder), ("size", size)]
     more = "; only the state of a `TrainingRun`" if (folder / "state.npz").exists() else ""
     raise FileNotFoundError(f"{folder}: contains no run, no saved translator and no export{more}")
 
@@ -41,20 +40,21 @@ def _run(folder):
     given = {name: value for name, value in config["options"].items() if value is not None}
     yield "options", ", ".join(f"{name} {value}" for name, value in given.items())
     yield "model", _architecture(config["model"])
-    path = folder / "state.npz"
+    path, result = folder / "state.npz", folder / "model.keras"
     if path.exists():
-        with files.reading(path), open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+        with files.reading(path):
+            arrays = files.read_arrays(path)
             state = json.loads(str(arrays["state"]))
-            step, history = int(state["step"]), state["history"]
-            weights = sum(arrays[name].size for name in arrays.files if name.startswith("weights/"))
-        yield "parameters", f"{weights:,}"
-        yield "trained", f"{step:,} of {config['steps']:,} steps"
-        if history:
-            yield "last epoch", ", ".join(f"{name} {value:.4g}" for name, value in history[-1].items())
+            weights = sum(array.size for name, array in arrays.items() if name.startswith("weights/"))
+            epoch = ", ".join(f"{name} {value:.4g}" for name, value in (state["history"] or [{}])[-1].items())
+            trained = f"{int(state['step']):,} of {config['steps']:,} steps"
+        yield from (("parameters", f"{weights:,}"), ("trained", trained))
+        if epoch:
+            yield "last epoch", epoch
     else:
         yield "trained", "nothing is saved yet"
-    if (folder / "model.keras").exists():
-        yield "result", f"model.keras of step {_config(folder / 'model.keras')['metadata'].get('step', 0):,}"
+    if result.exists():
+        yield "result", f"model.keras of step {_config(result)['metadata'].get('step', 0):,}"
     else:
         yield "result", f"none yet; `keras-tfm finish {folder}` writes one from what is saved"
 
@@ -74,8 +74,7 @@ def _model(path):
 def _config(path):
     files.check_zip(path)
     with files.reading(path), zipfile.ZipFile(path) as archive:
-        config = json.loads(archive.read("config.json"))["config"]
-        return {"metadata": {}, **config}
+        return {"metadata": {}, **json.loads(archive.read("config.json"))["config"]}
 
 
 def _architecture(config):
@@ -87,7 +86,3 @@ def _tokenizers(folder):
     for path in sorted(folder.glob("*tokenizer")):
         tokenizer = text.load_tokenizer(path)
         yield path.name.replace("_", " "), f"{type(tokenizer).__name__}, {tokenizer.vocab_size:,} tokens"
-
-
-def _size(folder):
-    return "size", f"{sum(path.stat().st_size for path in folder.rglob('*') if path.is_file()) / 2**20:.1f} MB"

@@ -71,7 +71,7 @@ def train(pairs, folder, recipe="default", valid=None, say=print, **changes):
         settled = suited_schedule(settled, len(batches), encoded[0])
         model = build(tokenizers, settled)
         compile_model(model, settled, machine.current())
-        stopping = runs.EarlyStopping("val_loss", patience=settled.patience) if settled.patience else None
+        stopping = keras.callbacks.EarlyStopping("val_loss", patience=settled.patience) if settled.patience else None
         run = runs.TrainingRun(folder, max(KEEP, settled.average), stopping, settled.save_minutes)
         callbacks = reporting(run, Translator(model, *tokenizers, beams=1), batches, valid, settled, say)
         check_average(folder, settled)
@@ -191,21 +191,14 @@ def build(tokenizers, recipe):
 
 def compile_model(model, recipe, machine):
     """Compiles with the paper's optimizer, a smoothed loss, and metrics that ignore padding."""
-    schedule = training.SCHEDULES[recipe.schedule]
-    optimizer = keras.optimizers.Adam(
-        schedule(recipe.learning_rate, recipe.warmup_steps, recipe.steps),
-        beta_1=0.9,
-        beta_2=0.98,
-        epsilon=1e-9,
-        clipnorm=recipe.clipnorm,
-        gradient_accumulation_steps=recipe.accumulate if recipe.accumulate > 1 else None,
-        use_ema=bool(recipe.ema),
-        ema_momentum=recipe.ema or 0.99,
-    )
+    rate = training.SCHEDULES[recipe.schedule](recipe.learning_rate, recipe.warmup_steps, recipe.steps)
+    options = {"beta_1": 0.9, "beta_2": 0.98, "epsilon": 1e-9, "clipnorm": recipe.clipnorm}
+    options |= {"use_ema": bool(recipe.ema), "ema_momentum": recipe.ema or 0.99}
+    options |= {"gradient_accumulation_steps": recipe.accumulate if recipe.accumulate > 1 else None}
     loss = training.SmoothedCrossentropy(recipe.smoothing, recipe.r_drop)
     metrics = [training.TokenAccuracy(), training.Perplexity()]
     jit_compile = machine.jit_compile if recipe.jit_compile is None else recipe.jit_compile
-    model.compile(optimizer, loss, metrics=metrics, jit_compile=jit_compile)
+    model.compile(keras.optimizers.Adam(rate, **options), loss, metrics=metrics, jit_compile=jit_compile)
 
 
 def reporting(run, translator, batches, valid, recipe, say):

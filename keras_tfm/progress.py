@@ -34,40 +34,30 @@ class Progress:
         return self
 
     def __exit__(self, *error):
-        self.close()
+        if self.width:  # show the final state if anything was shown before
+            self._show(last=True)
 
     def add(self, count=1):
         """Adds to the number of completed items."""
         self.done += count
-        if time.monotonic() - self.shown >= (TERMINAL_SECONDS if self.terminal else LOG_SECONDS):
+        due = self.shown + (TERMINAL_SECONDS if self.terminal else LOG_SECONDS)
+        if self.stream is not None and time.monotonic() >= due:
             self._show()
 
-    def close(self):
-        """Shows the final state if anything was shown before. Further calls do nothing."""
-        if self.width:
-            self._show(last=True)
-        self.stream = None
-
     def _show(self, last=False):
-        if self.stream is None:
-            return
         self.shown = time.monotonic()
-        line = self._line(self.shown - self.began, last)
-        text = "\r" + line.ljust(self.width) + "\n" * last if self.terminal else line + "\n"
-        self.stream.write(text)
+        seconds = self.shown - self.began
+        line = f"{self.label}: {self.done:,}" + ("" if self.total is None else f"/{self.total:,}") + f" {self.unit}s"
+        if self.done and seconds:
+            rate = self.done / seconds
+            line += f", {rate:,.0f}/s" if rate >= 10 else f", {rate:.2g}/s"
+            if last:
+                line += f", {duration(seconds)}"
+            elif self.total is not None:
+                line += f", {duration((self.total - self.done) / rate)} left"
+        self.stream.write("\r" + line.ljust(self.width) + "\n" * last if self.terminal else line + "\n")
         self.stream.flush()
         self.width = len(line)
-
-    def _line(self, seconds, last):
-        total = "" if self.total is None else f"/{self.total:,}"
-        line = f"{self.label}: {self.done:,}{total} {self.unit}s"
-        if not self.done or not seconds:
-            return line
-        rate = self.done / seconds
-        line += f", {rate:,.0f}/s" if rate >= 10 else f", {rate:.2g}/s"
-        if last:
-            return f"{line}, {duration(seconds)}"
-        return line if self.total is None else f"{line}, {duration((self.total - self.done) / rate)} left"
 
 
 def duration(seconds):
@@ -76,9 +66,8 @@ def duration(seconds):
     >>> duration(42), duration(150), duration(8000)
     ('42 s', '2 min 30 s', '2 h 13 min')
     """
-    seconds = round(seconds)
-    if seconds < 60:
-        return f"{seconds} s"
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60} s"
-    return f"{seconds // 3600} h {seconds // 60 % 60} min"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

@@ -9,9 +9,10 @@ metrics.csv       one row per epoch
 model.keras       the result: the mean of the last checkpoints
 
 Arrays in state.npz and in checkpoints are stored by the path of their variable, such as
-`weights/decoder/decoder_1/feed_forward/inner/kernel`.
+`weights/decoder/feed_forward/inner/kernel`, and `…/kernel_1` for the next variable with the same path.
 """
 
+import collections
 import contextlib
 import csv
 import json
@@ -28,33 +29,20 @@ import numpy as np
 from keras import ops
 
 from keras_tfm import files, models, text
-from keras_tfm.arguments import positive
+from keras_tfm.arguments import check, positive
 from keras_tfm.progress import duration
 
 START_OVER = "delete it; then the same command starts over, or `keras-tfm finish` uses the last checkpoint"
+CHECKPOINTS = "[0-9]*.npz"  # in the folder of this name
 TOKENIZERS = ["tokenizer"], ["source_tokenizer", "target_tokenizer"]  # one for both sides, or one for each
 
 
 class Interrupted(KeyboardInterrupt):
     """Training was interrupted by a signal, after its state was saved."""
 
-    def __init__(self, message, number):
-        super().__init__(message)
+    def __init__(self, number, step):
+        super().__init__(f"{signal.Signals(number).name} after step {step:,}")
         self.signal = number
-
-
-class EarlyStopping(keras.callbacks.EarlyStopping):
-    """Keras' `EarlyStopping`; its best value and its patience survive when a `TrainingRun` resumes."""
-
-    saved = None  # state to resume from
-
-    def on_train_begin(self, logs=None):
-        super().on_train_begin(logs)
-        if self.saved:
-            self.best, self.best_epoch, self.wait, self.stopped_epoch = self.saved
-
-    def state(self):
-        return [self.best, self.best_epoch, self.wait, self.stopped_epoch]
 
 
 class TrainingRun(keras.callbacks.Callback):
@@ -63,7 +51,7 @@ class TrainingRun(keras.callbacks.Callback):
     Args:
         folder: where state, checkpoints and metrics are written. Each file is written completely or not at all.
         keep: number of checkpoints to keep, for `average_checkpoints`.
-        stopping: None, or an `EarlyStopping` of this module.
+        stopping: None, or Keras' `EarlyStopping`, whose patience survives an interruption.
         minutes: how often to save the state within an epoch.
 
     Use `TrainingRun(folder).fit(model, batches, epochs=10)` instead of `model.fit`. Ctrl-C or SIGTERM then ends
@@ -73,10 +61,9 @@ class TrainingRun(keras.callbacks.Callback):
     def __init__(self, folder, keep=10, stopping=None, minutes=3.0):
         super().__init__()
         self.folder, self.keep, self.stopping = pathlib.Path(folder), positive("keep", keep), stopping
-        if not minutes > 0:
-            raise ValueError(f"`minutes` must be positive. Received: {minutes=}")
+        check("minutes", minutes, minutes > 0, "positive")
         self.seconds, self.step, self.saved_step, self.steps_per_epoch = 60 * minutes, 0, 0, None
-        self.history, self.metrics, self.patience, self.signal = [], {}, None, None
+        self.history, self.metrics, self.patience, self.waited, self.signal = [], {}, None, None, None
 
     def fit(self, model, batches, epochs, steps_per_epoch=None, callbacks=(), **options):
         """Trains like `model.fit`, starting where the last run in this folder stopped.
@@ -91,18 +78,13 @@ class TrainingRun(keras.callbacks.Callback):
         callbacks = [*callbacks, *([self.stopping] if self.stopping else []), self]
         with self.catching_signals():
             self.restore(model)
-            while self.step < epochs * self.steps_per_epoch and not self.stopped_early():
+            while self.step < epochs * self.steps_per_epoch:
+                if self.stopping and self.patience is not None and self.stopping.patience <= self.patience:
+                    break  # stopped early, with at least as much patience as now
                 epoch, step = divmod(self.step, self.steps_per_epoch)
                 self.partial, self.stopped, self.patience = step > 0, False, None
-                model.fit(
-                    batches.repeat(self.step),
-                    steps_per_epoch=self.steps_per_epoch - step,
-                    initial_epoch=epoch,
-                    epochs=epochs,
-                    callbacks=callbacks,
-                    shuffle=False,
-                    **options,
-                )
+                options |= {"initial_epoch": epoch, "epochs": epochs, "steps_per_epoch": self.steps_per_epoch - step}
+                model.fit(batches.repeat(self.step), callbacks=callbacks, shuffle=False, **options)
                 if self.stopped or not self.partial:
                     break
                 self.restore(model)  # since Keras has ended the rest of an epoch as if it were the end of all training
@@ -115,36 +97,33 @@ class TrainingRun(keras.callbacks.Callback):
         model.optimizer.build(model.trainable_variables)  # if `fit` did it, TensorFlow would trace the step twice
         if not path.exists():
             return self.step
-        state, arrays, variables = _read_state(self.folder), files.read_arrays(path, START_OVER), _variables(model)
-        if self.steps_per_epoch not in (None, state["steps_per_epoch"]):
-            raise ValueError(
-                f"`steps_per_epoch` must be {state['steps_per_epoch']}, as in {path}. "
-                f"Received: steps_per_epoch={self.steps_per_epoch}"
-            )
-        for key, value in _matching(path, variables, arrays, STATE_KINDS).items():
-            variables[key].assign(value)
-        self.metrics = {key: value for key, value in arrays.items() if key.startswith("metrics/")}
-        self.history, self.patience = state["history"], state["patience"]
+        state, variables = _read_state(self.folder), _variables(model)
+        arrays = files.read_arrays(path, START_OVER)
+        before, now = state["steps_per_epoch"], self.steps_per_epoch
+        check("steps_per_epoch", now, now in (None, before), f"{before}, as in {path}")
+        self.metrics = {key: arrays.pop(key) for key in [*arrays] if key.startswith("metrics/")}
+        del arrays["state"]
+        _check_same(path, variables, arrays)
+        for key, variable in variables.items():
+            variable.assign(arrays[key])
+        self.history, self.patience, self.waited = state["history"], state["patience"], state["stopping"]
         self.step = self.saved_step = state["step"]
-        if self.stopping:
-            self.stopping.saved = state["stopping"]
         return self.step
-
-    def stopped_early(self):
-        """Whether `EarlyStopping` has ended this run, with at least as much patience as now."""
-        return self.stopping is not None and self.patience is not None and self.stopping.patience <= self.patience
 
     def on_train_begin(self, logs=None):
         if self.steps_per_epoch is None:
             raise ValueError("`TrainingRun` must be used by its method `fit`. Received: a `TrainingRun` as a callback")
-        self.saved_at = time.monotonic()
+        self.saved_at, stop = time.monotonic(), self.stopping
+        if stop and self.waited:  # Keras has just reset them
+            stop.best, stop.best_epoch, stop.wait, stop.stopped_epoch = self.waited
 
     def on_train_batch_end(self, batch, logs=None):
         self.step += 1
         if self.metrics:  # add what the metrics had summed up before this epoch was interrupted
             variables = _by_path("metrics", self.model.metrics_variables)
-            for key, value in _matching(self.folder / "state.npz", variables, self.metrics, ("metrics",)).items():
-                variables[key].assign(variables[key] + value)
+            _check_same(self.folder / "state.npz", variables, self.metrics)
+            for key, variable in variables.items():
+                variable.assign(variable + self.metrics[key])
             self.metrics = {}
         loss = (logs or {}).get("loss", 0.0)
         if not math.isfinite(loss):
@@ -162,13 +141,13 @@ class TrainingRun(keras.callbacks.Callback):
         self.history.append({"epoch": epoch + 1, **{name: float(value) for name, value in (logs or {}).items()}})
         if self.stopped and self.stopping:
             self.patience = self.stopping.patience
-        result = {key: _averaged(key, arrays) for key in arrays if key.startswith("weights/")}
-        files.write_arrays(self.folder / "checkpoints" / f"{self.step:08d}.npz", result)
+        files.write_arrays(self.folder / "checkpoints" / f"{self.step:08d}.npz", _result(arrays))
         self.write_metrics()
         self.save(arrays)
         if self.partial:
             self.model.stop_training = True  # the other epochs have more steps: `TrainingRun.fit` goes on with them
-        for path in {*_all_checkpoints(self.folder)} - {*checkpoints(self.folder)[-self.keep :]}:
+        kept = checkpoints(self.folder)[-self.keep :]
+        for path in {*(self.folder / "checkpoints").glob(CHECKPOINTS)}.difference(kept):
             path.unlink()
         self.raise_interrupted()
 
@@ -181,8 +160,10 @@ class TrainingRun(keras.callbacks.Callback):
 
     def save(self, arrays):
         """Writes state.npz."""
+        stop = self.stopping
+        waited = stop and [stop.best, stop.best_epoch, stop.wait, stop.stopped_epoch]
         state = {"step": self.step, "steps_per_epoch": self.steps_per_epoch, "history": self.history}
-        state |= {"patience": self.patience, "stopping": self.stopping and self.stopping.state()}
+        state |= {"patience": self.patience, "stopping": waited}
         if self.step % self.steps_per_epoch:
             arrays |= _arrays(_by_path("metrics", self.model.metrics_variables))
         files.write_arrays(self.folder / "state.npz", {"state": np.array(json.dumps(state, default=float)), **arrays})
@@ -206,7 +187,7 @@ class TrainingRun(keras.callbacks.Callback):
 
     def raise_interrupted(self):
         if self.signal is not None:
-            raise Interrupted(f"{signal.Signals(self.signal).name} after step {self.step:,}", self.signal)
+            raise Interrupted(self.signal, self.step)
 
     @contextlib.contextmanager
     def catching_signals(self):
@@ -230,13 +211,7 @@ class TrainingRun(keras.callbacks.Callback):
 
 
 class TimeEstimate(keras.callbacks.Callback):
-    """Prints once, after a few steps, how long training will take.
-
-    Args:
-        run: the `TrainingRun` whose steps are counted.
-        steps: total number of steps.
-        hint: a line to print as well if training will take longer than half an hour.
-    """
+    """Prints once, after a few steps of a `TrainingRun`, how long training will take; and a hint if that is long."""
 
     AFTER, LONG = 12, 1800  # steps to measure, since the first ones compile; seconds
 
@@ -263,8 +238,7 @@ def is_run(folder):
 
 def read_config(folder):
     """The content of a run's `config.json`."""
-    required = ("options", "texts", "model", "tokenizers", "average", "steps", "steps_per_epoch")
-    required += ("batch_tokens", "num_shapes", "learning_rate", "warmup_steps")
+    required = ("options", "texts", "model", "tokenizers", "average", "steps")
     remedy = "delete it, and run the same `keras-tfm train` command again"
     return files.read_json(pathlib.Path(folder) / "config.json", required, remedy)
 
@@ -277,7 +251,8 @@ def saved_step(folder):
 def checkpoints(folder):
     """Paths of a run's checkpoints, oldest first; without those of steps that it would train again."""
     newest = saved_step(folder) or math.inf  # without a state, all of them
-    return [path for path in _all_checkpoints(folder) if int(path.stem) <= newest]
+    paths = (pathlib.Path(folder) / "checkpoints").glob(CHECKPOINTS)
+    return sorted(path for path in paths if int(path.stem) <= newest)
 
 
 def average_checkpoints(model, paths):
@@ -291,16 +266,15 @@ def average_checkpoints(model, paths):
     weights = _by_path("weights", model.weights)
     sums = dict.fromkeys(weights, 0.0)
     for path in paths:
-        arrays = files.read_arrays(path)
-        _matching(path, weights, arrays, ("weights",))
-        sums = {key: total + _averaged(key, arrays).astype("float64") for key, total in sums.items()}
+        arrays = _result(files.read_arrays(path))
+        _check_same(path, weights, arrays)
+        sums = {key: total + arrays[key].astype("float64") for key, total in sums.items()}
     for key, weight in weights.items():
         weight.assign((sums[key] / len(paths)).astype("float32"))
 
 
 def load_tokenizers(folder):
     """The tokenizer of both sides in a list, or those of source and target."""
-    folder = pathlib.Path(folder)
     names = next((names for names in TOKENIZERS if (folder / names[0]).exists()), TOKENIZERS[0])
     return [text.load_tokenizer(folder / name) for name in names]
 
@@ -372,26 +346,17 @@ def _average_of_last(folder, count):
     return model, found, steps
 
 
-def _all_checkpoints(folder):
-    return sorted((pathlib.Path(folder) / "checkpoints").glob("[0-9]*.npz"))
-
-
 def _read_state(folder):
     """What state.npz says about the run, without its other arrays."""
     path = pathlib.Path(folder) / "state.npz"
     if not path.exists():
         return {"step": 0, "patience": None}
-    with files.reading(path, START_OVER), open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-        state = json.loads(str(arrays["state"]))
-        if "place" in state:
-            remedy = "delete it and checkpoints/, then use model.keras or start over; or finish with that version"
-            raise files.DamagedFile(path, "written by an earlier version of keras_tfm", remedy)
+    with files.reading(path, START_OVER):
+        state = json.loads(str(files.read_arrays(path, START_OVER, ["state"])["state"]))
         return state | {"step": int(state["step"]), "patience": state["patience"]}
 
 
 # ── variables ↔ arrays ──
-
-STATE_KINDS = ("weights", "averages", "seeds", "optimizer")
 
 
 def _variables(model):
@@ -410,38 +375,32 @@ def _variables(model):
 def _by_path(kind, variables):
     """Variables by kind and path, with the same keys in every process.
 
-    Keras appends numbers to names, `dense_3`, by counting all layers of the process. Here the count begins anew in each
-    parent: `dense`, `dense_1`, in the order of `variables`.
+    Keras appends numbers to names, `dense_3`, by counting all layers of the process. These are replaced by a number
+    that counts the variables here.
     """
-    found, siblings = {}, {}
+    found, seen = {}, collections.Counter()
     for variable in variables:
-        key, parts = kind, variable.path.split("/")
-        for depth, part in enumerate(parts, 1):
-            key += "/" + re.sub(r"_\d+(?=_|$)", "", part)
-            numbers = siblings.setdefault(key, {})
-            number = numbers.setdefault(part if depth < len(parts) else id(variable), len(numbers))
-            key += f"_{number}" if number else ""
-        found[key] = variable
+        key = f"{kind}/" + re.sub(r"_\d+(?=[/_]|$)", "", variable.path)
+        found[f"{key}_{seen[key]}" if seen[key] else key] = variable
+        seen[key] += 1
     return found
 
 
-def _matching(path, variables, arrays, kinds):
-    """The arrays of some kinds; an error names those that are missing, extra or of another shape."""
-    found = {key: array for key, array in arrays.items() if key.split("/")[0] in kinds}
-    wrong = [f"no {key} ({variable.path})" for key, variable in variables.items() if key not in found]
-    wrong += [f"{key}, which the model does not have" for key in found if key not in variables]
-    shapes = {key: (found[key].shape, tuple(variables[key].shape)) for key in variables if key in found}
+def _check_same(path, variables, arrays):
+    """Raises an error that names the arrays of a file that are missing, extra or of another shape."""
+    wrong = [f"no {key} ({variable.path})" for key, variable in variables.items() if key not in arrays]
+    wrong += [f"{key}, which the model does not have" for key in arrays if key not in variables]
+    shapes = {key: (arrays[key].shape, tuple(variables[key].shape)) for key in variables if key in arrays}
     wrong += [f"{key} of shape {ours} instead of {theirs}" for key, (ours, theirs) in shapes.items() if ours != theirs]
     if wrong:
-        more = f"; and {len(wrong) - 3} more differences" if len(wrong) > 3 else ""
-        received = "; ".join(wrong[:3]) + more
+        received = "; ".join(wrong[:3]) + (f"; and {len(wrong) - 3} more differences" if len(wrong) > 3 else "")
         raise ValueError(f"{path}: must come from the same model and optimizer. Received: {received}")
-    return found
 
 
-def _averaged(key, arrays):
-    """The array of a weight, or its moving average if the optimizer keeps one."""
-    return arrays.get(key.replace("weights/", "averages/", 1), arrays[key])
+def _result(arrays):
+    """The arrays of weights only: their moving averages where the optimizer keeps them."""
+    names = [key for key in arrays if key.startswith("weights/")]
+    return {key: arrays.get(key.replace("weights/", "averages/", 1), arrays[key]) for key in names}
 
 
 def _arrays(variables):

@@ -7,7 +7,7 @@ import numpy as np  # noqa: F401, for the examples
 from keras import ops
 
 from keras_tfm import extras, files
-from keras_tfm.arguments import positive, rate
+from keras_tfm.arguments import check, positive, rate
 from keras_tfm.backend.replicas import mean_over_replicas, num_replicas
 
 
@@ -25,9 +25,7 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, peak, warmup_steps=4000):
-        if not peak > 0:
-            raise ValueError(f"`peak` must be positive. Received: {peak=}")
-        self.peak, self.warmup_steps = peak, positive("warmup_steps", warmup_steps)
+        self.peak, self.warmup_steps = check("peak", peak, peak > 0, "positive"), positive("warmup_steps", warmup_steps)
 
     def __call__(self, step):
         step = ops.cast(step, "float32") + 1.0
@@ -89,11 +87,8 @@ class SmoothedCrossentropy(keras.losses.Loss):
     """
 
     def __init__(self, smoothing=0.1, r_drop=0.0, name="smoothed_crossentropy", reduction="mean_with_sample_weight"):
-        if reduction != "mean_with_sample_weight":
-            raise ValueError(
-                '`reduction` must be "mean_with_sample_weight", since the loss is a mean over tokens, not over rows. '
-                f'Received: reduction="{reduction}"'
-            )
+        rule = '"mean_with_sample_weight", since the loss is a mean over tokens, not over rows'
+        check("reduction", reduction, reduction == "mean_with_sample_weight", rule)
         super().__init__(name=name, reduction=reduction)
         self.smoothing, self.r_drop = rate("smoothing", smoothing), r_drop
 
@@ -114,11 +109,8 @@ class SmoothedCrossentropy(keras.losses.Loss):
 
     def disagreement(self, y_true, y_pred, weights):
         """Mean symmetric Kullback-Leibler divergence of rows i and i + batch/2 that have the same labels."""
-        if num_replicas() > 1:
-            raise ValueError(
-                "`r_drop` must be 0 if several replicas train together, since they hold different copies of a row. "
-                f"Received: r_drop={self.r_drop}, {num_replicas()} replicas"
-            )
+        rule = "0 if several replicas train together, since they hold different copies of a row"
+        check("r_drop", self.r_drop, num_replicas() == 1, rule)
         half = y_true.shape[0] // 2 if y_true.shape[0] else ops.shape(y_true)[0] // 2
         first, second = (ops.log_softmax(ops.cast(y, "float32")) for y in (y_pred[:half], y_pred[half : 2 * half]))
         divergence = ops.sum((ops.exp(first) - ops.exp(second)) * (first - second), axis=-1) / 2

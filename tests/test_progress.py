@@ -75,6 +75,5 @@ def test_an_error_ends_the_line_and_says_how_far_it_came(monkeypatch):
     with pytest.raises(KeyError), Progress(3, "translating", "sentence") as bar:
         bar.add(1)
         raise KeyError
-    bar.close()
     assert terminal.getvalue().split("\r")[-1].startswith("translating: 1/3 sentences")
     assert terminal.getvalue().count("\n") == 1

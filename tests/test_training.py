@@ -104,7 +104,7 @@ def test_fit_and_metrics_hear_sample_weights():
 
 
 def test_other_reductions_and_shapes_of_weights_are_refused():
-    with pytest.raises(ValueError, match='`reduction` must be "mean_with_sample_weight".*mean over tokens.*"sum"'):
+    with pytest.raises(ValueError, match="`reduction` must be \"mean_with_sample_weight\".*mean over tokens.*'sum'"):
         training.SmoothedCrossentropy(reduction="sum")
     with pytest.raises(
         ValueError, match=r"`sample_weight` must be \(batch,\) or \(batch, length\). Received: .*\(2, 4, 7\)"
