@@ -222,7 +222,7 @@ class BucketedBatches(_Epochs):
         number, members = plan
         missing = self.rows[number] - len(members)
         source, labels = (
-            np.pad(_with_end(sequences, members, width), ((0, missing), (0, 0)))
+            np.pad(sequences.padded(members, width, END), ((0, missing), (0, 0)))
             for sequences, width in zip((pairs.sources, pairs.targets), self.shapes[number], strict=True)
         )
         return model_inputs(source, labels), labels
@@ -307,9 +307,9 @@ class PackedBatches(_Epochs):
         token = np.arange(len(pair))
         places = row[pair], token - starts[first][pair]
         ids, segments, positions = np.zeros((3, *self.rows, self.shapes[0][0]), "int32")
-        ids[places] = _with_end(sequences, members, lengths.max())[pair, token - starts[pair]]
         segments[places] = pair - first[pair] + 1
-        positions[places] = token - starts[pair]
+        positions[places] = position = token - starts[pair]
+        ids[places] = sequences.padded(members, lengths.max(), END)[pair, position]
         return ids, segments, positions
 
 
@@ -351,13 +351,6 @@ def padded(rows, width, count=None):
     for number, row in enumerate(rows):
         ids[number, : len(row) + 1] = [*row, END]
     return ids
-
-
-def _with_end(sequences, members, width):
-    """Rows of ids, each followed by the end token."""
-    rows = sequences.padded(members, width)
-    rows[np.arange(len(members)), sequences.lengths(members)] = END
-    return rows
 
 
 def _length_counts(samples):

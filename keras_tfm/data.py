@@ -124,12 +124,12 @@ class Sequences:
         index = range(len(self))[index]
         return self.tokens[self.starts(np.array(index)) : self.ends[index]]
 
-    def padded(self, indices, width):
-        """Rows of ids (len(indices), width), with zeros after the end of each sequence."""
+    def padded(self, indices, width, end=0):
+        """Rows of ids (len(indices), width): each sequence, then `end`, then zeros."""
         starts, lengths = self.starts(indices)[:, None], self.lengths(indices)[:, None]
         columns = np.arange(width)
         ids = self.tokens[np.minimum(starts + columns, max(len(self.tokens) - 1, 0))]
-        return np.where(columns < lengths, ids, 0).astype("int32")
+        return np.where(columns < lengths, ids, np.where(columns == lengths, end, 0)).astype("int32")
 
 
 class TokenPairs:

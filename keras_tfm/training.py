@@ -175,19 +175,15 @@ class TokensPerSecond(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         self.ended = time.perf_counter()  # here, since validation comes before `on_epoch_end`
-        if self.began is None:  # not counted, since the first step compiles
-            self.began = self.ended
-            return
-        self.steps += 1
-        if logs is not None:
-            logs["tokens/s"] = self.rate()
+        if self.began is None:
+            self.began = self.ended  # the first step is not counted, since it compiles
+        else:
+            self.steps += 1
+        self.on_epoch_end(None, logs)
 
     def on_epoch_end(self, epoch, logs=None):
         if logs is not None and self.steps:
-            logs["tokens/s"] = self.rate()
-
-    def rate(self):
-        return round(self.steps * self.tokens_per_step / (self.ended - self.began))
+            logs["tokens/s"] = round(self.steps * self.tokens_per_step / (self.ended - self.began))
 
 
 class TensorBoardScalars(keras.callbacks.Callback):
