@@ -7,6 +7,7 @@ from conftest import IN_TENSORFLOW, PRECISIONS, TEXTS, TOLERANCE, array, assert_
 from keras import ops
 
 from keras_tfm import kernels
+from keras_tfm.backend import compiling
 from keras_tfm.layers import FeedForward, MultiHeadSelfAttention
 from keras_tfm.models.transformers import TokenEmbedding
 from keras_tfm.translator import Translator
@@ -34,7 +35,7 @@ def test_few_rows_come_out_as_among_many(name, dtype, monkeypatch):
     many = program(x, 0)
     assert not calls
     few = program(x[:2], 0)
-    assert calls and few.dtype == many.dtype
+    assert bool(calls) == compiling.uses_xla() and few.dtype == many.dtype
     assert_close(few, many[:2], TOLERANCE[dtype])
 
 
