@@ -89,7 +89,7 @@ def exported(translator, folder):
     """Exports a translator in each format, and returns a dict of the folders by name."""
     paths = {"SavedModel": folder / "saved_model"}
     translator.export(paths["SavedModel"])
-    for precision in export.PRECISIONS["litert"]:
+    for precision in export.FORMATS["litert"].PRECISIONS:
         paths[f"LiteRT {precision}"] = folder / f"litert-{precision}"
         translator.export(paths[f"LiteRT {precision}"], "litert", precision)
     for precision in ("float32", "int8"):

@@ -11,7 +11,6 @@ Axes: b batch, k beams, l length, v vocabulary.
 """
 
 import functools
-from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -76,8 +75,7 @@ class Constraints:
 
     def masked(self, logits, position, written):
         """Logits (rows, v), lowered to `NEVER` or by as much where a token may not follow `written` (rows, l)."""
-        vocabulary = np.arange(logits.shape[-1])
-        allowed = ops.add(logits, np.where(np.isin(vocabulary, self.forbidden), NEVER, 0).astype("float32"))
+        vocabulary, allowed = np.arange(logits.shape[-1]), kernels.masked_columns(logits, self.forbidden)
         if self.min_length > 1:
             too_early = ops.logical_and(vocabulary == END, position < self.min_length - 1)
             allowed = ops.where(too_early, NEVER, allowed)
@@ -154,8 +152,8 @@ def sample(
             raise ValueError(f"`{name}` must be above 0 and at most 1. Received: {name}={share}")
     if isinstance(seed, (int, np.integer)):
         seed = keras.random.uniform((ops.shape(sources)[0], max_length), seed=int(seed))
-    choose = _Sampler(seed, temperature, top_k, top_p, min_p)
-    return _OneByOne(start, step, sources, max_length, None, constraints, choose=choose).decode()
+    draw = {"chances": seed, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    return _OneByOne(start, step, sources, max_length, None, constraints).decode(functools.partial(_draw, **draw))
 
 
 def beam_search(
@@ -218,7 +216,7 @@ class _Search:
         self.cache = start(self.sources, max_length if room is None else room)
 
     def run(self, rows, cache, **state):
-        """The last state of the loop, which starts with one start token in each of the rows."""
+        """The last state of the loop, which starts with a start token in each of the rows."""
         state |= {"position": ops.convert_to_tensor(0, dtype="int32"), "cache": cache}
         state["tokens"] = ops.full((rows, 1), START, dtype="int32")
         if self.room is None:
@@ -235,13 +233,10 @@ class _Search:
 
 
 class _OneByOne(_Search):
-    """Writes one token per row and step: the most probable one, or what `choose(logits (b, v), position)` names."""
+    """Writes one token per row and step: the most probable one, or the one that `draw(logits, position)` returns."""
 
-    def __init__(self, *arguments, choose=None):
-        super().__init__(*arguments)
-        self.choose = choose
-
-    def decode(self):
+    def decode(self, draw=None):
+        self.draw = draw
         written, done = ops.zeros((self.batch, self.max_length), "int32"), ops.zeros((self.batch,), "bool")
         return self.run(self.batch, self.cache, written=written, done=done)["written"]
 
@@ -249,44 +244,39 @@ class _OneByOne(_Search):
         return ops.logical_and(state["position"] < self.max_length, ops.logical_not(ops.all(state["done"])))
 
     def advance(self, state):
-        position, done = state["position"], state["done"]
+        position, done, written = state["position"], state["done"], state["written"]
         logits, cache = self.step(state["tokens"], position, state["cache"])
-        logits = _last(logits)
-        if self.choose is None:
-            chosen = self.constraints.most_probable(logits, 1, position, state["written"])[1]
+        if self.draw is None:
+            chosen = self.constraints.most_probable(_last(logits), 1, position, written)[1]
         else:
-            chosen = self.choose(self.constraints.masked(logits, position, state["written"]), position)
+            chosen = self.draw(self.constraints.masked(_last(logits), position, written), position)
         tokens = ops.where(ops.expand_dims(done, 1), PAD, chosen)
-        written = kernels.current().slice_update(state["written"], (0, position), tokens)
+        written = kernels.current().slice_update(written, (0, position), tokens)
         ends = ops.logical_or(tokens[:, 0] == END, position >= self.constraints.last)
         new = {"position": position + 1, "tokens": tokens, "written": written, "done": ops.logical_or(done, ends)}
         return {**state, **new, "cache": cache}
 
 
-class _Sampler(NamedTuple):
+def _draw(scores, position, chances, temperature, top_k, top_p, min_p):
     """Draws tokens (b, 1) by their scores (b, v), see `sample`."""
-
-    chances: object
-    temperature: float
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-
-    def __call__(self, scores, position):
-        scores = scores / self.temperature
-        if self.top_k is not None:
-            scores = _at_least(scores, ops.top_k(scores, min(self.top_k, scores.shape[-1]))[0][:, -1:])
-        if self.min_p is not None:
-            scores = _at_least(scores, ops.max(scores, axis=-1, keepdims=True) + np.log(self.min_p))
-        if self.top_p is not None:
-            ordered = ops.top_k(scores, scores.shape[-1])[0]
-            shares = ops.softmax(ordered)
-            inside = ops.cumsum(shares, axis=-1) - shares < self.top_p  # the first always is
-            scores = _at_least(scores, ops.min(ops.where(inside, ordered, -NEVER), axis=-1, keepdims=True))
-        # A random number in [0, 1) chooses the token whose share of the cumulated probabilities it falls into.
-        shares = ops.cumsum(ops.softmax(scores), axis=-1)
-        chance = ops.take(self.chances, position, axis=1)[:, None] * shares[:, -1:]
-        return ops.cast(ops.sum(ops.cast(shares <= chance, "int32"), axis=-1, keepdims=True), "int32")
+    scores = scores / temperature
+    lowest = []  # scores that a token must reach
+    if top_k is not None:
+        lowest.append(ops.top_k(scores, min(top_k, scores.shape[-1]))[0][:, -1:])
+    if min_p is not None:
+        lowest.append(ops.max(scores, axis=-1, keepdims=True) + np.log(min_p))
+    for threshold in lowest:
+        scores = ops.where(scores < threshold, NEVER, scores)
+    if top_p is not None:
+        ordered = ops.top_k(scores, scores.shape[-1])[0]
+        shares = ops.softmax(ordered)
+        inside = ops.cumsum(shares, axis=-1) - shares < top_p  # the first always is
+        threshold = ops.min(ops.where(inside, ordered, -NEVER), axis=-1, keepdims=True)
+        scores = ops.where(scores < threshold, NEVER, scores)
+    # A random number in [0, 1) chooses the token whose share of the cumulated probabilities it falls into.
+    shares = ops.cumsum(ops.softmax(scores), axis=-1)
+    chance = ops.take(chances, position, axis=1)[:, None] * shares[:, -1:]
+    return ops.cast(ops.sum(ops.cast(shares <= chance, "int32"), axis=-1, keepdims=True), "int32")
 
 
 class _BeamSearch(_Search):
@@ -362,10 +352,6 @@ class _BeamSearch(_Search):
 def _last(logits):
     """Logits of the last token, (rows, n, v) → float32 (rows, v); without a copy if there is one token."""
     return ops.cast(ops.squeeze(logits, axis=1) if logits.shape[1] == 1 else logits[:, -1], "float32")
-
-
-def _at_least(scores, threshold):
-    return ops.where(scores < threshold, NEVER, scores)
 
 
 def map_hypotheses(function, cache):

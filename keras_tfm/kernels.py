@@ -25,16 +25,13 @@ def chunked_top_k(x, k, without=(), maxima=lambda x: ops.max(x, axis=1)):
     """The k highest values of x (rows, v), highest first, and their places: (rows, k) each.
 
     Rows are divided into chunks; the k highest values lie in the k chunks with the highest maxima, so only these are
-    sorted. Columns in `without` are lowered by `-NEVER`, which XLA does on the way. `maxima` reduces (rows, n, columns)
-    to (rows, columns).
+    sorted. Columns in `without` are lowered by `-NEVER`. `maxima` reduces (rows, n, columns) to (rows, columns).
 
     >>> values, places = chunked_top_k(ops.convert_to_tensor([[3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0]]), 2)
     >>> print(ops.convert_to_numpy(values), ops.convert_to_numpy(places))
     [[9. 6.]] [[5 7]]
     """
-    rows, size = ops.shape(x)[0], x.shape[1]
-    if len(without):
-        x = ops.add(x, np.where(np.isin(np.arange(size), without), NEVER, 0).astype("float32"))
+    rows, size, x = ops.shape(x)[0], x.shape[1], masked_columns(x, without)
     count, width = chunk_sizes(size)
     if count <= k:
         values, places = ops.top_k(x, k)
@@ -46,6 +43,12 @@ def chunked_top_k(x, k, without=(), maxima=lambda x: ops.max(x, axis=1)):
     ids = ops.reshape(ids, (rows, width * k))
     values, places = ops.top_k(take_each(x, ids), k)
     return values, take_each(ids, places)
+
+
+def masked_columns(x, columns):
+    """x (rows, v), lowered by `-NEVER` in these columns."""
+    mask = np.isin(np.arange(x.shape[1]), columns)
+    return ops.add(x, np.where(mask, NEVER, 0).astype("float32")) if mask.any() else x
 
 
 def chunk_sizes(size):
@@ -77,12 +80,11 @@ def flat_places(places, size):
 
 def joined_dense(product, x, layers):
     """Outputs of dense layers with one input (…, features), by one `product(x, kernel)`; all have biases, or none."""
-    kernel = ops.concatenate([ops.reshape(layer.kernel, (x.shape[-1], -1)) for layer in layers], axis=1)
-    joined, outputs, first = product(x, kernel), [], 0
+    joined = product(x, ops.concatenate([ops.reshape(layer.kernel, (x.shape[-1], -1)) for layer in layers], axis=1))
     if layers[0].bias is not None:
         joined = joined + ops.concatenate([ops.reshape(layer.bias, (-1,)) for layer in layers])
-    for layer in layers:
-        shape = layer.kernel.shape[1:]  # (units,), or (heads, head_dim)
+    shapes, outputs, first = [layer.kernel.shape[1:] for layer in layers], [], 0  # (units,) or (heads, head_dim)
+    for layer, shape in zip(layers, shapes, strict=True):
         part = joined[..., first : first + math.prod(shape)] if len(layers) > 1 else joined
         outputs.append(layer.activation(tensors.reshape(part, (*ops.shape(x)[:-1], *shape))))
         first += math.prod(shape)
@@ -90,24 +92,17 @@ def joined_dense(product, x, layers):
 
 
 class Kernels(NamedTuple):
-    """The functions of a runtime; the defaults suit any runtime."""
+    """The functions of a runtime; the defaults suit any."""
 
-    # outputs of Keras dense layers that share the input x
-    dense: Callable = lambda x, *layers: [layer(x) for layer in layers]
-    # x (…, dim) · tableᵀ, for a table (vocabulary, dim)
+    dense: Callable = lambda x, *layers: [layer(x) for layer in layers]  # dense layers of Keras that share their input
     logits: Callable = lambda x, table: ops.matmul(x, ops.transpose(table))
-    # (q, k, v, key_mask, causal) → context, or None if there is no fused kernel that is exact
-    attention: Callable = fused.fused_attention
-    # (layer, x)
-    norm: Callable = keras.layers.LayerNormalization.call
-    # (x, k, without=()) → values and places of the k highest, `NEVER` or less for columns that are in `without`
-    top_k: Callable = chunked_top_k
+    attention: Callable = fused.fused_attention  # returns None where no fused kernel is exact
+    norm: Callable = keras.layers.LayerNormalization.call  # (layer, x)
+    top_k: Callable = chunked_top_k  # (x, k, without=())
     # log Σ exp(logits) (rows, 1), given values and ids of some of the highest logits
     log_normaliser: Callable = lambda logits, values, ids: ops.logsumexp(logits, axis=-1, keepdims=True)
-    # (table, places, axis)
-    take: Callable = ops.take
-    # (x, starts, updates)
-    slice_update: Callable = ops.slice_update
+    take: Callable = ops.take  # (table, places, axis)
+    slice_update: Callable = ops.slice_update  # (x, starts, updates)
 
 
 PLAIN = Kernels()
@@ -130,7 +125,6 @@ def using(kernels):
 
 
 def _few(x):
-    """Whether x (…, features) has so few rows that `_product_of_few` is faster."""
     return None not in x.shape and math.prod(x.shape[:-1]) <= FEW_ROWS
 
 
@@ -150,9 +144,8 @@ def _product_of_few(x, kernel=None, table=None):
 
 
 def _xla_dense(x, *layers):
-    if not _few(x) or any(layer.quantization_mode for layer in layers):
-        return PLAIN.dense(x, *layers)
-    return joined_dense(_product_of_few, x, layers)
+    joins = _few(x) and not any(layer.quantization_mode for layer in layers)
+    return joined_dense(_product_of_few, x, layers) if joins else PLAIN.dense(x, *layers)
 
 
 def _xla_logits(x, table):
@@ -171,11 +164,10 @@ XLA = Kernels(_xla_dense, _xla_logits, top_k=functools.partial(chunked_top_k, ma
 
 
 def compiled(function, variables, locks=(), jit_compile=True):
-    """`function(array, size)` with one program for each shape and size, for inference; several threads may call it.
+    """`function(arrays, size)` with one program for each shape and size, for inference; several threads may call it.
 
     Args:
-        function: of an array, or a tree of arrays, and an integer.
-        variables: those that `function` uses; a program sees their values at the time of each call.
+        function, variables: a function and the variables that it uses; each call sees their current values.
         locks: those of the models that own the variables, see `SequenceModel.running`; used on JAX.
         jit_compile: whether XLA compiles the program on TensorFlow: slow to start, faster afterwards.
     """

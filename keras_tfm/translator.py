@@ -225,8 +225,7 @@ class Translator:
         Returns:
             ids (batch, n or 1, length) and scores (batch, n or 1). The scores of a greedy search are zero.
         """
-        shortest = self.options["min_length"]
-        longest = max(min(longest_translation(width), self.max_length), shortest)
+        shortest, longest = self.options["min_length"], self.longest(width)
         # each row has its own limit, so that it does not depend on what else is in the batch
         lengths = ops.sum(ops.cast(ops.not_equal(sources, PAD), "int32"), axis=1)
         limits = {"max_length": longest, "limits": ops.maximum(longest_translation(lengths), shortest)}
@@ -240,6 +239,10 @@ class Translator:
             return ids, ops.zeros(ops.shape(ids)[:2])
         beams = {"beams": max(self.beams, n), "n_best": n}
         return decoding.beam_search(start, step, sources, **beams, **limits, **self.options)
+
+    def longest(self, width):
+        """The maximum number of tokens of a translation, for sources of at most `width` tokens."""
+        return max(min(longest_translation(width), self.max_length), self.options["min_length"])
 
     def steps(self, with_attention=False, padded=True, check_room=True):
         """Returns the functions `start` and `step` of the model or of the ensemble, for `keras_tfm.decoding`.

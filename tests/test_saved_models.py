@@ -130,7 +130,7 @@ def test_every_form_says_what_the_model_says(beams, tmp_path):
     translator.export(tmp_path / "saved_model", "saved_model")
     assert by_saved_model(tmp_path / "saved_model", texts) == expected
     found = {}
-    for precision in export.PRECISIONS["litert"]:
+    for precision in export.FORMATS["litert"].PRECISIONS:
         translator.export(tmp_path / precision, "litert", precision)
         several = SOURCES if precision == "int8" else texts
         found[precision] = by_ids(RUN_LITERT, translator, several, tmp_path / precision)

@@ -8,24 +8,13 @@
 `keras_tfm.exported.load(folder)` runs each of them from its folder alone.
 """
 
-from keras_tfm import exported
+from keras_tfm import exported, files
 from keras_tfm.arguments import one_of, positive
 from keras_tfm.export import to_ctranslate2, to_litert, to_onnx, to_saved_model
-from keras_tfm.export.common import compare, save_settings
+from keras_tfm.export.common import compare
 
-# Format → function that writes it into a folder and returns its own settings.
-FORMATS = {
-    "saved_model": to_saved_model.write,
-    "litert": to_litert.write,
-    "ctranslate2": to_ctranslate2.write,
-    "onnx": to_onnx.write,
-}
-PRECISIONS = {
-    "saved_model": ("float32",),
-    "litert": tuple(to_litert.PRECISIONS),
-    "ctranslate2": to_ctranslate2.PRECISIONS,
-    "onnx": ("float32",),
-}
+# Format → module: its PRECISIONS, and `write`, which writes files into a folder and returns settings of its own.
+FORMATS = {"saved_model": to_saved_model, "litert": to_litert, "ctranslate2": to_ctranslate2, "onnx": to_onnx}
 
 
 def export(
@@ -40,7 +29,7 @@ def export(
         translator: a `Translator`.
         folder: where to write. It must be new, empty or an earlier export, which is replaced when all is written.
         format: a word of `FORMATS`; their modules describe the files and signatures.
-        precision: of the weights, a word of `PRECISIONS[format]`.
+        precision: of the weights, a word of `FORMATS[format].PRECISIONS`.
         max_length: maximum number of source tokens; longer texts are truncated. By default that of the translator,
             limited to 128 unless the format is "ctranslate2".
         n_best: number of hypotheses that a SavedModel returns, by default all of the beam; None for other formats.
@@ -49,17 +38,18 @@ def export(
     Returns:
         a `Verdict` on the comparison, or None without `compare_on`.
     """
-    write = FORMATS[one_of("format", format, FORMATS)]
-    if precision not in PRECISIONS[format]:
-        allowed = ", ".join(PRECISIONS[format])
-        raise ValueError(f"`precision` for format={format!r} must be one of {allowed}. Received: {precision=}")
+    module = FORMATS[one_of("format", format, FORMATS)]
+    if precision not in module.PRECISIONS:
+        allowed = ", ".join(module.PRECISIONS)
+        raise ValueError(f"`precision` for {format=} must be one of {allowed}. Received: {precision=}")
     if n_best is not None and format != "saved_model":
         raise ValueError(f"`n_best` must be None for {format=}, which returns one translation. Received: {n_best=}")
     if max_length is None:
         max_length = translator.max_length if format == "ctranslate2" else 128
     max_length = min(positive("max_length", max_length), translator.max_length)
     with exported.NewFolder(folder) as new:
-        settings = {"format": format, "precision": precision, "max_length": max_length}
-        settings |= write(translator, new, precision, max_length, n_best)
-        save_settings(translator, new, settings)
+        own = module.write(translator, new, precision, max_length, n_best)
+        search = {"beams": translator.beams, **translator.options}
+        search["forbidden"] = sorted(map(int, search["forbidden"]))
+        files.write_manifest(new, format=format, precision=precision, max_length=max_length, **own, **search)
         return None if compare_on is None else compare(new, exported.load(new), translator, compare_on)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import keras
 
-from keras_tfm import files, text
+from keras_tfm import text
 
 
 class Verdict(NamedTuple):
@@ -42,19 +42,6 @@ def save_tokenizers(translator, folder):
     """Writes the tokenizers of a translator, for formats that take ids."""
     text.save_tokenizer(translator.source_tokenizer, folder / "source_tokenizer")
     text.save_tokenizer(translator.target_tokenizer, folder / "target_tokenizer")
-
-
-def save_settings(translator, folder, settings):
-    """Writes translator.json: the given settings, those of the search, and a checksum of each file."""
-    options = {"beams": translator.beams, **translator.options}
-    options["forbidden"] = sorted(map(int, options["forbidden"]))
-    files.write_manifest(folder, **settings, **options)
-
-
-def longest_of(translator, max_length):
-    """Maximum number of tokens of a translation, for sources of at most `max_length` tokens."""
-    longest = min(text.longest_translation(max_length), translator.max_length)
-    return max(longest, translator.options["min_length"])
 
 
 def check_not_quantized(translator):

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from keras_tfm import kernels
-from keras_tfm.export.common import check_not_quantized, graph_of, longest_of, save_tokenizers, tensorflow
+from keras_tfm.export.common import check_not_quantized, graph_of, save_tokenizers, tensorflow
 from keras_tfm.export.lean import LITERT
 from keras_tfm.text import END
 
@@ -26,7 +26,7 @@ def write(translator, folder, precision, max_length, n_best):
     """Writes a LiteRT file; see `keras_tfm.export.export`."""
     tf = tensorflow()
     check_not_quantized(translator)
-    longest = longest_of(translator, max_length)
+    longest = translator.longest(max_length)
     graphs = _Graphs(translator, max_length, longest, precision)
     ids = ([1, None], "int32", "ids")
     signatures = {"translate": graph_of(graphs.translate, ids), "encode": graph_of(graphs.encode, ids)}

@@ -13,8 +13,10 @@ import numpy as np
 from keras import ops
 
 from keras_tfm import extras, kernels
-from keras_tfm.export.common import longest_of, save_tokenizers, tensorflow
+from keras_tfm.export.common import save_tokenizers, tensorflow
 from keras_tfm.text import END
+
+PRECISIONS = ("float32",)
 
 
 def write(translator, folder, precision, max_length, n_best):
@@ -23,7 +25,7 @@ def write(translator, folder, precision, max_length, n_best):
     extras.require("onnxruntime", "tf2onnx")
     if translator.options["coverage_penalty"]:
         raise ValueError(f"`coverage_penalty` must be 0. Received: {translator.options['coverage_penalty']}")
-    longest = longest_of(translator, max_length)
+    longest = translator.longest(max_length)
     encoder = _Encoder(translator, longest)
     # Sizes that change with batch size and source length are left open.
     caches = [encoder.start(np.full((n, n), END, "int32"), longest) for n in (1, 2)]

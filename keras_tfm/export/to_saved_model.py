@@ -15,8 +15,10 @@ Signatures:
 
 from keras_tfm import kernels
 from keras_tfm.arguments import positive
-from keras_tfm.export.common import graph_of, longest_of, tensorflow
+from keras_tfm.export.common import graph_of, tensorflow
 from keras_tfm.text import END, PAD
+
+PRECISIONS = ("float32",)
 
 
 def write(translator, folder, precision, max_length, n_best):
@@ -34,7 +36,7 @@ def write(translator, folder, precision, max_length, n_best):
     module.tokenizers = [graphs.source, graphs.target]
     with kernels.using(SERVING):
         tf.saved_model.save(module, str(folder), signatures=signatures)
-    return {"longest": longest_of(translator, max_length)}
+    return {"longest": translator.longest(max_length)}
 
 
 class _Graphs:
