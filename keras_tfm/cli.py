@@ -20,12 +20,6 @@ CHUNK = 512  # lines that are translated and written together
 
 # An export is compared with the model on these, unless other texts are given.
 SENTENCES = ["a dog runs over the grass .", "two men in hats play chess", "3 de mayo de 2023", "4. Juli 1990", "x"]
-RUNTIMES = {  # format of an export → packages that run it
-    "saved_model": ("tensorflow", "tensorflow_text"),
-    "litert": ("ai_edge_litert",),
-    "ctranslate2": ("ctranslate2",),
-    "onnx": ("onnxruntime",),
-}
 
 
 class Warnings(logging.Handler):
@@ -60,7 +54,7 @@ def run(argv, prepare=lambda: None):
         prepare()
         return command(**arguments)
     except KeyboardInterrupt as error:
-        print(f"keras-tfm: interrupted{_how_to_go_on(command, arguments)}", file=sys.stderr)
+        print("".join(["keras-tfm: interrupted", *getattr(error, "__notes__", [])]), file=sys.stderr)
         sys.exit(128 + getattr(error, "signal", 2))
     except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -74,28 +68,6 @@ def run(argv, prepare=lambda: None):
         if "pip install" not in str(error):
             raise
         sys.exit(f"keras-tfm: error: {error}")
-
-
-def _how_to_go_on(command, arguments):
-    """What an interrupted command leaves behind, and what to do with it."""
-    if command is translate and arguments["out"] and arguments["files"]:
-        return "; the same command resumes where it stopped"
-    if command is not train or "keras_tfm.runs" not in sys.modules:
-        return ""
-    from keras_tfm import runs
-
-    try:
-        step = runs.saved_step(arguments["out"])
-    except ValueError as error:
-        return f"; {error}"
-    if not step:
-        return " before anything was saved"
-    return (
-        f"; step {step:,} is saved in {arguments['out']}. Now\n"
-        f"  the same command resumes the training,\n"
-        f"  keras-tfm translate {arguments['out']} uses the model as it is,\n"
-        f"  keras-tfm finish {arguments['out']} writes it as model.keras."
-    )
 
 
 # ── checks that need neither Keras nor its backend ──
@@ -114,14 +86,6 @@ def require_backend():
         extras.require(backend)
 
 
-def check_files(*paths, hint=""):
-    for path in paths:
-        if path is not None and path.is_dir():
-            raise ValueError(f"{path}: must be a file. Received: a folder")
-        if path is not None and not path.is_file():
-            raise FileNotFoundError(f"{path}: there is no such file{hint}")
-
-
 def check_not_in_use(folder):
     """Raises an error now, rather than after importing Keras, if another process trains in a folder."""
     if folder.is_dir():
@@ -137,7 +101,7 @@ def check_model(model, exports=True):
     if form is not None and not exports:
         raise ValueError(f"`model` must be a run or a saved translator. Received: {model}, an export ({form})")
     if form is not None:
-        extras.require(*RUNTIMES[form])
+        extras.require(*exported.RUNNERS[form].packages)
     elif not model.is_dir():
         raise ValueError(
             f"`model` must be a folder. Received: {str(model)!r}, which does not exist. Text goes to standard input or "
@@ -161,22 +125,27 @@ def train(out, recipe, source, target, valid_source, valid_target, task, num_exa
         raise ValueError(f"`task` or `source` must be given. Received: {'both' if task else 'neither'}")
     if out.exists() and not out.is_dir():
         raise ValueError(f"`out` must be a folder. Received: {out}, a file")
-    check_files(source, target, valid_source, valid_target)
-    for name, first, second in (("target", source, target), ("valid_target", valid_source, valid_target)):
-        if first and not second and ".tsv" not in first.suffixes:
-            raise ValueError(f"`{name}` must be given, unless both texts are in a .tsv. Received: {first} alone")
     check_not_in_use(out)
     require_backend()
     needed = {"sentencepiece": recipe.tokenizer != "bytes", "sacrebleu": recipe.bleu, "babel": task == "dates"}
     extras.require(*(name for name, needs in needed.items() if needs))
-    from keras_tfm import pipeline, tasks
+    if source:
+        pairs = data.ParallelFiles(source, target)
+        valid = data.ParallelFiles(valid_source, valid_target) if valid_source else None
+    from keras_tfm import pipeline, runs, tasks
 
     if task:
         pairs, valid = tasks.TASKS[task](num_examples), tasks.TASKS[task](1000, "valid")
-    else:
-        pairs = data.ParallelFiles(source, target)
-        valid = data.ParallelFiles(valid_source, valid_target) if valid_source else None
-    translator = pipeline.train(pairs, out, recipe, valid, functools.partial(print, flush=True))
+    try:
+        translator = pipeline.train(pairs, out, recipe, valid, functools.partial(print, flush=True))
+    except KeyboardInterrupt as error:
+        step = runs.saved_step(out)
+        saved = f"""; step {step:,} is saved in {out}. Now
+  the same command resumes the training,
+  keras-tfm translate {out} uses the model as it is,
+  keras-tfm finish {out} writes it as model.keras."""
+        error.add_note(saved if step else " before anything was saved")
+        raise
     if task:
         show(translator, tasks.TASKS[task](1000, "test"), recipe.verbose)
     return translator
@@ -223,22 +192,25 @@ def load_translator(model, form=None, **options):
 
 def translate(model, files, text, out, **options):
     """Translates lines of files or of standard input, see `keras-tfm translate --help`."""
-    if model is None:
-        model = DATES
-        print("no MODEL given: using the package's date translator (3. Mai 2023 → 2023-05-03)", file=sys.stderr)
-    form = check_model(model)
-    check_files(*files, hint="; a text goes to --text")
+    form = check_model(model or DATES)
+    for file in files:
+        if not file.is_file():
+            what = "a folder" if file.is_dir() else "no such file"
+            raise ValueError(f"{file}: must be a text file; a text goes to --text. Received: {what}")
     if text and files:
         raise ValueError(f"`text` and files must not both be given. Received: {text} and {list(map(str, files))}")
     if out is not None and out.is_dir():
         raise ValueError(f"`out` must be a file. Received: {out}, a folder")
     if out is not None and any(out.exists() and file.samefile(out) for file in files):
         raise ValueError(f"`out` must not be one of the files to translate. Received: {out}")
-    translator = load_translator(model, form, **options)
+    if model is None:
+        print("no MODEL given: using the package's date translator (3. Mai 2023 → 2023-05-03)", file=sys.stderr)
+    translator = load_translator(model or DATES, form, **options)
     lines = text or (_lines(files) if files else data.decode_lines(sys.stdin.buffer, "standard input", "replace"))
     if out is not None:
         total = sum(1 for _ in _lines(files)) if files else None
-        write_translations(translator, lines, out, total, [_identity(model), options, [_identity(f) for f in files]])
+        task = repr([options, *map(_checksums, [model or DATES, *files])])
+        write_translations(translator, lines, out, total, hashlib.sha256(task.encode()).hexdigest()[:16])
         return
     typing = not files and not text and sys.stdin.isatty()
     with Progress(None, "translating", "line", verbose=not sys.stdout.isatty() and not typing) as bar:
@@ -250,29 +222,33 @@ def translate(model, files, text, out, **options):
 def write_translations(translator, lines, out, total, task):
     """Writes translations into a file beside `out`, which replaces `out` when it is complete.
 
-    An interrupted command leaves that file behind, named by a hash of its `task` (model, options and input files), so
-    that only the same task resumes it. Nothing is resumed without a `total` number of lines.
+    An interrupted command leaves that file behind. The same `task`, a hash of model, options and input files, resumes
+    it, unless `total`, the number of lines, is None.
     """
-    name = f".{out.name}.{hashlib.sha256(json.dumps(task).encode()).hexdigest()[:16]}.partial"
-    partial, done = out.with_name(name), 0
-    for path in out.parent.glob(f".{glob.escape(out.name)}.*.partial"):
-        if path != partial or path.is_symlink() or total is None:
-            path.unlink()
-    if partial.exists():
-        done = _whole_lines(partial)
-        print(f"resuming after line {done:,}", file=sys.stderr)
+    partial = out.with_name(f".{out.name}.{task}.partial")
+    for other in out.parent.glob(f".{glob.escape(out.name)}.*.partial"):
+        if other != partial or other.is_symlink() or total is None:
+            other.unlink()
     try:
         with (
-            open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666), "ab") as file,
+            open(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "rb+") as file,
             Progress(total, "translating", "line") as bar,
         ):
-            bar.add(done)
-            translations = translator.stream(itertools.islice(lines, done, None), CHUNK)
+            whole = [len(line) for line in file if line.endswith(b"\n")]
+            file.seek(sum(whole))
+            file.truncate()
+            if whole:
+                print(f"resuming after line {len(whole):,}", file=sys.stderr)
+            bar.add(len(whole))
+            translations = translator.stream(itertools.islice(lines, len(whole), None), CHUNK)
             while chunk := list(itertools.islice(translations, CHUNK)):
                 file.write("".join(_one_line(line) + "\n" for line in chunk).encode())
                 file.flush()  # so that an interruption loses none of it
                 bar.add(len(chunk))
             os.fsync(file.fileno())
+    except KeyboardInterrupt as error:
+        error.add_note("; the same command resumes where it stopped" if total is not None else "")
+        raise
     except OSError as error:
         if error.errno is None:
             raise
@@ -283,10 +259,9 @@ def write_translations(translator, lines, out, total, task):
 
 def evaluate(model, source, reference, tokenize, **options):
     """Prints and returns the scores of a translator, see `keras-tfm evaluate --help`."""
-    check_files(source, reference)
+    sources, references = zip(*data.ParallelFiles(source, reference), strict=True)
     form = check_model(model)
     extras.require("sacrebleu")
-    sources, references = zip(*data.ParallelFiles(source, reference), strict=True)
     from keras_tfm import evaluation
 
     translator = load_translator(model, form, **options)
@@ -311,11 +286,9 @@ def plot(model, text, layer, mean, out):
 def export(model, format, out, precision, texts, **options):
     """Exports a translator and compares it with the model, see `keras-tfm export --help`."""
     os.environ["KERAS_BACKEND"] = "tensorflow"
-    if format in ("saved_model", "onnx") and precision != "float32":
-        raise ValueError(f"`precision` of {format} must be float32. Received: precision={precision!r}")
     check_model(model, exports=False)
-    check_files(texts)
-    extras.require(*RUNTIMES[format], *["tf2onnx"] * (format == "onnx"))
+    exported.check_precision(format, precision)
+    extras.require(*exported.RUNNERS[format].packages, *["tf2onnx"] * (format == "onnx"))
     exported.NewFolder(out)  # raises an error if it must not be replaced
     texts = list(_lines([texts])) if texts else SENTENCES
     translator = load_translator(model, **{"max_length": 128, **options})
@@ -343,25 +316,10 @@ def _one_line(text):
     return " ".join(text.splitlines()) if text else text
 
 
-def _whole_lines(path):
-    """Counts the complete lines of a file, and cuts off what follows them."""
-    count = end = 0
-    with open(path, "rb+") as file:
-        for line in file:
-            if line.endswith(b"\n"):
-                count, end = count + 1, end + len(line)
-        file.truncate(end)
-    return count
-
-
-def _identity(path):
-    """Checksums of a file, or of the files in a folder that translations depend on."""
-    if path.is_file():
-        return files.checksum(path)
-    others = {"data", "checkpoints", "tensorboard", "metrics.csv", "learning_curve.png", ".lock"}
-    found = {file.relative_to(path): file for file in path.rglob("*") if file.is_file()}
-    kept = {name for name in found if name.parts[0] not in others and not name.parts[0].endswith(".unfinished")}
-    return {str(name): files.checksum(found[name]) for name in sorted(kept)}
+def _checksums(path):
+    """Of a file, or of the files in a folder; among these are the model, or a manifest with checksums of all others."""
+    paths = [path] if path.is_file() else sorted(path.glob("[!.]*"))
+    return [files.checksum(path) for path in paths if path.is_file()]
 
 
 COMMANDS = {command.__name__: command for command in (train, translate, evaluate, plot, export, finish, info)}

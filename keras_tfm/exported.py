@@ -18,7 +18,7 @@ import warnings
 import numpy as np
 
 from keras_tfm import extras, files, text
-from keras_tfm.arguments import positive, strings
+from keras_tfm.arguments import one_of, positive, strings
 from keras_tfm.progress import Progress
 from keras_tfm.text import END, PAD, START, longest_translation
 
@@ -37,9 +37,11 @@ class Runner:
     warning that says by how much.
     """
 
-    # Subclasses set the name of their format, a file that only this format has, and define `_translate(texts, bar)`,
-    # which translates strings that are not blank and counts them with `bar.add`.
+    # Subclasses set the name of their format, a file that only this format has, the packages that run it, and the
+    # precisions that it may have; they define `_translate(texts, bar)`, which translates strings that are not blank and
+    # counts them with `bar.add`.
     form = main = None
+    packages, precisions = (), ("float32",)
 
     def __init__(self, folder):
         self.folder = pathlib.Path(folder)
@@ -103,6 +105,7 @@ class SavedModelTranslator(Runner):
     """Runs the SavedModel format."""
 
     form, main = "saved_model", "saved_model.pb"
+    packages = "tensorflow", "tensorflow_text"
 
     def __init__(self, folder):
         super().__init__(folder)
@@ -130,6 +133,7 @@ class LiteRTTranslator(TokenRunner):
     """Runs the LiteRT format. Threads take turns, sentence by sentence."""
 
     form, main = "litert", "model.tflite"
+    packages, precisions = ("ai_edge_litert",), ("float32", "float16", "int8")
 
     def _load(self, num_threads):
         path, runtime = self.folder / self.main, extras.load("ai_edge_litert.interpreter")
@@ -147,6 +151,8 @@ class CTranslate2Translator(TokenRunner):
     """Runs the CTranslate2 format."""
 
     form, main = "ctranslate2", "model.bin"
+    packages, precisions = ("ctranslate2",), ("float32", "float16", "bfloat16", "int16", "int8")
+    precisions += ("int8_float32", "int8_float16", "int8_bfloat16")
 
     def _load(self, num_threads):
         runtime = extras.load("ctranslate2")
@@ -177,6 +183,7 @@ class ONNXTranslator(TokenRunner):
     """Runs the ONNX format, with a beam search in NumPy."""
 
     form, main = "onnx", "step.onnx"
+    packages = ("onnxruntime",)
 
     def _load(self, num_threads):
         runtime, settings = extras.load("onnxruntime"), self.settings
@@ -256,6 +263,13 @@ def form(folder):
     folder = pathlib.Path(folder)
     files.settle(folder)
     return next((form for form, runner in RUNNERS.items() if (folder / runner.main).exists()), None)
+
+
+def check_precision(format, precision):
+    """Raises an error unless the format exists and its weights may have the precision."""
+    allowed = RUNNERS[one_of("format", format, RUNNERS)].precisions
+    if precision not in allowed:
+        raise ValueError(f"`precision` for {format=} must be one of {', '.join(allowed)}. Received: {precision=}")
 
 
 def load(folder):

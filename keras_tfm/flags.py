@@ -19,8 +19,7 @@ def positive(text):
 
 OPTIONS = {field.name: field for field in dataclasses.fields(Recipe)}
 PATH = {"type": pathlib.Path}
-BACKENDS = ("tensorflow", "jax", "torch")
-BACKEND = {"--backend": {"choices": BACKENDS, "help": "Keras backend (default: that of KERAS_BACKEND)"}}
+BACKEND = {"choices": ("tensorflow", "jax", "torch"), "help": "Keras backend (default: that of KERAS_BACKEND)"}
 MODEL = "folder of a run (`keras-tfm train`, finished or not) or of a saved translator"
 SHIPPED = "; by default, the date translator that comes with the package"
 # Command → what it does, and its arguments.
@@ -35,7 +34,6 @@ COMMANDS = {
                 "slow); paper (the base model of Attention Is All You Need)",
             },
             "--out": {**PATH, "default": "runs/latest", "help": "folder of the run (default: %(default)s)"},
-            **BACKEND,
             "--source": {**PATH, "help": "text file, one text per line, plain or .gz; or a .tsv with both texts"},
             "--target": {**PATH, "help": "text file with their translations"},
             "--valid_source": {**PATH, "help": "texts to validate on"},
@@ -51,7 +49,6 @@ COMMANDS = {
             "files": {**PATH, "nargs": "*", "help": "text files, plain or .gz; none: standard input"},
             "--text": {"action": "append", "help": "a text to translate; can be given several times"},
             "--out": {**PATH, "help": "file for the translations instead of standard output"},
-            **BACKEND,
         },
     ),
     "evaluate": (
@@ -61,7 +58,6 @@ COMMANDS = {
             "--source": {**PATH, "required": True, "help": "text file, plain or .gz"},
             "--reference": {**PATH, "required": True, "help": "text file with their translations"},
             "--tokenize": {"default": "13a", "help": "sacreBLEU's tokenizer, or none (default: %(default)s)"},
-            **BACKEND,
         },
     ),
     "plot": (
@@ -72,7 +68,6 @@ COMMANDS = {
             "--layer": {"type": int, "default": -1, "help": "decoder block, counted from 0; -1 is the last (default)"},
             "--mean": {"action": "store_true", "help": "plot the mean of the heads instead of each head"},
             "--out": {**PATH, "default": "attention.png", "help": "image to write (default: %(default)s)"},
-            **BACKEND,
         },
     ),
     "export": (
@@ -90,7 +85,6 @@ COMMANDS = {
         {
             "model": {**PATH, "help": "folder of the run"},
             "--average": {"type": positive, "help": "number of checkpoints to average (default: the run's setting)"},
-            **BACKEND,
         },
     ),
     "info": (
@@ -156,6 +150,8 @@ def _parser():
         command.set_defaults(command=name)
         for flag, options in arguments.items():
             command.add_argument(flag, **options)
+        if name not in ("export", "info"):  # exports need TensorFlow, and information needs no backend
+            command.add_argument("--backend", **BACKEND)
         if name == "train":
             groups = {group: command.add_argument_group(group) for group in ("data", "model", "training")}
             for flag, field in OPTIONS.items():

@@ -220,7 +220,9 @@ def test_a_reader_may_stop_reading(folder, tmp_path):
 
 
 def test_a_missing_file_is_named(folder):
-    with pytest.raises(SystemExit, match=r"no/such: there is no such file"):
+    with pytest.raises(
+        SystemExit, match=r"no/such: must be a text file; a text goes to --text. Received: no such file"
+    ):
         cli.run(["translate", str(folder), "no/such"])
     with pytest.raises(SystemExit, match=r"`model` must be a folder, and comes before the files"):
         cli.run(["translate", __file__])
@@ -241,17 +243,17 @@ except SystemExit as error:
     "line, word",
     [
         ("translate no/such", "Text goes to standard input or to --text"),
-        ("translate MODEL no/such", "no/such: there is no such file; a text goes to --text"),
+        ("translate MODEL no/such", "no/such: must be a text file; a text goes to --text. Received: no such file"),
         ("translate x .", "`model` must be a folder, and comes before the files"),
         ("translate MODEL x --out x", "--out must not be one of the files to translate. Received: x"),
-        ("translate MODEL .", ".: must be a file. Received: a folder"),
-        ("train --source x", "--target must be given, unless both texts are in a .tsv"),
+        ("translate MODEL .", ".: must be a text file; a text goes to --text. Received: a folder"),
+        ("train --source x", "x, line 1: must be `text, tab, text`, since there is no --target. Received: 'one text'"),
         ("translate .", "must contain a model.keras"),
         ("evaluate . --source no/such --reference x", "no/such: there is no such file"),
         ("plot no/such text", "`model` must be a folder"),
         ("export no/such --format onnx --out x", "`model` must be a folder"),
         ("export MODEL --format litert --out {here}", "--out must be new, empty or an earlier export"),
-        ("export MODEL --format onnx --out x --precision int8", "--precision of onnx must be float32"),
+        ("export MODEL --format onnx --out x --precision int8", "--precision for format='onnx' must be one of float32"),
         ("export MODEL --format onnx --out x --texts no/such", "no/such: there is no such file"),
         ("finish .", "must be the folder of a run"),
         ("info .", "contains no run, no saved translator and no export"),
@@ -261,7 +263,7 @@ except SystemExit as error:
     ],
 )
 def test_what_can_be_known_at_once_is_said_before_keras_is_imported(line, word, folder, tmp_path):
-    (tmp_path / "x").write_text("")
+    (tmp_path / "x").write_text("one text\n")
     words = [str(folder) if word == "MODEL" else word.format(here=tmp_path) for word in line.split()]
     command = [sys.executable, "-c", BEFORE_KERAS, *words]
     run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
@@ -346,9 +348,9 @@ def test_what_is_exported_is_compared(folder, tmp_path, capsys):
     out = tmp_path / "out"
     command = ["export", str(folder), "--beams", "2", "--max-length", "64", "--batch-size", "4", "--out", str(out)]
     cli.run([*command, "--format", "litert"])
-    assert "wrote" in (said := capsys.readouterr().out) and "5 of 5 sentences as the model translates them" in said
+    assert "wrote" in (said := capsys.readouterr().out) and "5 of 5 sentences translated like the model does" in said
     assert {path.name for path in out.iterdir()} >= {"model.tflite", "translator.json"}
-    with pytest.raises(SystemExit, match="--precision of saved_model must be float32"):
+    with pytest.raises(SystemExit, match="--precision for format='saved_model' must be one of float32"):
         cli.run([*command, "--format", "saved_model", "--precision", "int8"])
 
 

@@ -309,7 +309,7 @@ def test_translations_to_a_full_disk_go_on_when_there_is_room(saved, disk, tmp_p
     (tmp_path / "in").write_text("".join(f"{number} dogs\n" for number in range(400)))
     argv = ["translate", str(saved), str(tmp_path / "in"), "--max_length", "32", "--beams", "1", "--out"]
     cli.run([*argv, str(tmp_path / "whole")])
-    leave(12_288)
+    leave(8192)
     with pytest.raises(SystemExit, match=f"error: {place / 'out'}: No space left on device; what was written"):
         cli.run([*argv, str(place / "out")])
     assert not (place / "out").exists()

@@ -67,6 +67,6 @@ def test_sizes_of_three_are_no_lengths(sizes, tmp_path):
 
 
 def test_a_coverage_penalty_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="`coverage_penalty` must be 0. Received: 0.2"):
+    with pytest.raises(ValueError, match="`coverage_penalty` must be 0 for ONNX. Received: coverage_penalty=0.2"):
         small_translator("bytes", coverage_penalty=0.2).export(tmp_path / "model", "onnx")
     assert not (tmp_path / "model").exists()

@@ -8,12 +8,12 @@
 `keras_tfm.exported.load(folder)` runs each of them from its folder alone.
 """
 
-from keras_tfm import exported, files
-from keras_tfm.arguments import one_of, positive
+from keras_tfm import exported, files, text
+from keras_tfm.arguments import positive
 from keras_tfm.export import to_ctranslate2, to_litert, to_onnx, to_saved_model
 from keras_tfm.export.common import compare
 
-# Format → module: its PRECISIONS, and `write`, which writes files into a folder and returns settings of its own.
+# Format → module that writes it; each has the function `write(translator, folder, settings)`.
 FORMATS = {"saved_model": to_saved_model, "litert": to_litert, "ctranslate2": to_ctranslate2, "onnx": to_onnx}
 
 
@@ -29,7 +29,7 @@ def export(
         translator: a `Translator`.
         folder: where to write. It must be new, empty or an earlier export, which is replaced when all is written.
         format: a word of `FORMATS`; their modules describe the files and signatures.
-        precision: of the weights, a word of `FORMATS[format].PRECISIONS`.
+        precision: of the weights: "float32", for "litert" also "float16" or "int8", and others for "ctranslate2".
         max_length: maximum number of source tokens; longer texts are truncated. By default that of the translator,
             limited to 128 unless the format is "ctranslate2".
         n_best: number of hypotheses that a SavedModel returns, by default all of the beam; None for other formats.
@@ -38,18 +38,28 @@ def export(
     Returns:
         a `Verdict` on the comparison, or None without `compare_on`.
     """
-    module = FORMATS[one_of("format", format, FORMATS)]
-    if precision not in module.PRECISIONS:
-        allowed = ", ".join(module.PRECISIONS)
-        raise ValueError(f"`precision` for {format=} must be one of {allowed}. Received: {precision=}")
+    exported.check_precision(format, precision)
     if n_best is not None and format != "saved_model":
         raise ValueError(f"`n_best` must be None for {format=}, which returns one translation. Received: {n_best=}")
+    for model in translator.models:
+        if model.quantization and format in ("litert", "ctranslate2"):
+            raise ValueError(
+                "`translator` must have models that are not quantized: export the model as it was before `quantize`, "
+                f"with a `precision`. Received: a model with {model.quantization['class_name']}"
+            )
     if max_length is None:
         max_length = translator.max_length if format == "ctranslate2" else 128
     max_length = min(positive("max_length", max_length), translator.max_length)
+    longest = max(min(text.longest_translation(max_length), translator.max_length), translator.options["min_length"])
+    settings = {"format": format, "precision": precision, "max_length": max_length, "longest": longest}
+    settings |= {"beams": translator.beams, **translator.options}
+    settings["forbidden"] = sorted(map(int, settings["forbidden"]))
+    if format == "saved_model":
+        settings["n_best"] = min(positive("n_best", n_best or translator.beams), translator.beams)
     with exported.NewFolder(folder) as new:
-        own = module.write(translator, new, precision, max_length, n_best)
-        search = {"beams": translator.beams, **translator.options}
-        search["forbidden"] = sorted(map(int, search["forbidden"]))
-        files.write_manifest(new, format=format, precision=precision, max_length=max_length, **own, **search)
+        FORMATS[format].write(translator, new, settings)
+        if format != "saved_model":  # which contains them
+            text.save_tokenizer(translator.source_tokenizer, new / "source_tokenizer")
+            text.save_tokenizer(translator.target_tokenizer, new / "target_tokenizer")
+        files.write_manifest(new, **settings)
         return None if compare_on is None else compare(new, exported.load(new), translator, compare_on)

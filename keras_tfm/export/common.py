@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 import keras
 
-from keras_tfm import text
-
 
 class Verdict(NamedTuple):
     """How an exported translator compares with the original."""
@@ -36,22 +34,6 @@ def compare(folder, run, translator, texts):
     size = sum(file.stat().st_size for file in pathlib.Path(folder).rglob("*") if file.is_file())
     same = sum(a == b for a, b in zip(found, translator(texts), strict=True))
     return Verdict(same, len(texts), size / 2**20, 1000 * statistics.median(times))
-
-
-def save_tokenizers(translator, folder):
-    """Writes the tokenizers of a translator, for formats that take ids."""
-    text.save_tokenizer(translator.source_tokenizer, folder / "source_tokenizer")
-    text.save_tokenizer(translator.target_tokenizer, folder / "target_tokenizer")
-
-
-def check_not_quantized(translator):
-    """Raises an error if a model was quantized by `model.quantize`."""
-    for model in translator.models:
-        if model.quantization:
-            raise ValueError(
-                "`translator` must have models that are not quantized: export the model as it was before `quantize`, "
-                f"with a `precision`. Received: a model with {model.quantization['class_name']}"
-            )
 
 
 def graph_of(function, *specs):

@@ -4,8 +4,7 @@ import keras
 import numpy as np
 
 from keras_tfm import extras
-from keras_tfm.arguments import one_of
-from keras_tfm.export.common import check_not_quantized, save_tokenizers
+from keras_tfm.arguments import check, one_of
 from keras_tfm.exported import vocabulary
 from keras_tfm.text import PAD, START
 
@@ -23,27 +22,22 @@ OPTIONS = {
     "num_kv_heads": (None,),
     "tied_output": (True,),
 }
-PRECISIONS = ("float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16")
 
 
-def write(translator, folder, precision, max_length, n_best):
+def write(translator, folder, settings):
     """Writes a model for CTranslate2; see `keras_tfm.export.export`."""
     specs = extras.load("ctranslate2.specs")
-    check_not_quantized(translator)
     if len(translator.models) != 1:
         raise ValueError(f"`translator` must have one model. Received: {len(translator.models)} models")
-    one_of("penalty", translator.options["penalty"], ["length"])
-    if received := translator.options["coverage_penalty"]:
-        raise ValueError(f"`coverage_penalty` must be 0: CTranslate2's is a different one. Received: {received}")
+    one_of("penalty", settings["penalty"], ["length"])
+    check("coverage_penalty", settings["coverage_penalty"], not settings["coverage_penalty"], "0 for CTranslate2")
     spec = _spec(translator.models[0], specs)
     spec.register_source_vocabulary(vocabulary(translator.source_tokenizer))
     spec.register_target_vocabulary(vocabulary(translator.target_tokenizer))
     spec.config.add_source_eos = True
     spec.validate()
-    spec.optimize(quantization=None if precision == "float32" else precision)
+    spec.optimize(quantization=None if settings["precision"] == "float32" else settings["precision"])
     spec.save(str(folder))
-    save_tokenizers(translator, folder)
-    return {}
 
 
 def _spec(model, specs):

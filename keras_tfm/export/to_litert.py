@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from keras_tfm import kernels
-from keras_tfm.export.common import check_not_quantized, graph_of, save_tokenizers, tensorflow
+from keras_tfm.export.common import graph_of, tensorflow
 from keras_tfm.export.lean import LITERT
 from keras_tfm.text import END
 
@@ -22,12 +22,9 @@ from keras_tfm.text import END
 PRECISIONS = {"float32": None, "float16": ["float16"], "int8": []}
 
 
-def write(translator, folder, precision, max_length, n_best):
+def write(translator, folder, settings):
     """Writes a LiteRT file; see `keras_tfm.export.export`."""
-    tf = tensorflow()
-    check_not_quantized(translator)
-    longest = translator.longest(max_length)
-    graphs = _Graphs(translator, max_length, longest, precision)
+    tf, graphs = tensorflow(), _Graphs(translator, settings)
     ids = ([1, None], "int32", "ids")
     signatures = {"translate": graph_of(graphs.translate, ids), "encode": graph_of(graphs.encode, ids)}
     outputs = signatures["encode"].get_concrete_function().structured_outputs
@@ -37,32 +34,29 @@ def write(translator, folder, precision, max_length, n_best):
     with tempfile.TemporaryDirectory() as saved:
         tf.saved_model.save(tf.Module(), saved, signatures=signatures)
         converter = tf.lite.TFLiteConverter.from_saved_model(saved, signature_keys=list(signatures))
-        if (types := PRECISIONS[precision]) is not None:
+        if (types := PRECISIONS[settings["precision"]]) is not None:
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
             converter.target_spec.supported_types = [getattr(tf, word) for word in types]
         (folder / "model.tflite").write_bytes(_shared_buffers(converter.convert()))
-    save_tokenizers(translator, folder)
-    return {"longest": longest}
 
 
 class _Graphs:
     """The functions behind the signatures. Weights are constants: Keras variables would be left out of the file."""
 
-    def __init__(self, translator, max_length, longest, precision):
-        tf = tensorflow()
-        self.translator, self.max_length, self.longest = translator, max_length, longest
+    def __init__(self, translator, settings):
+        tf, self.translator, self.settings = tensorflow(), translator, settings
         self.start, self.step = translator.steps(padded=False)
         self.constants, tables = [], _EightBitTables()
         for model in translator.models:
             embeddings = {id(layer.embeddings) for layer in model.layers if hasattr(layer, "embeddings")}
             for variable in model.variables:
                 value = variable.numpy()
-                if precision == "int8" and id(variable) in embeddings:
+                if settings["precision"] == "int8" and id(variable) in embeddings:
                     value = tables.add(variable, value)
                 self.constants.append((variable, tf.constant(value)))
         self.kernels = LITERT._replace(take=tables.take)
         with self.tracing():
-            self.structure = self.start(tf.constant([[END]]), longest)
+            self.structure = self.start(tf.constant([[END]]), settings["longest"])
 
     @contextlib.contextmanager
     def tracing(self):
@@ -70,13 +64,13 @@ class _Graphs:
             yield
 
     def translate(self, ids):
-        n = None if self.translator.beams == 1 else 1
+        n, max_length = None if self.translator.beams == 1 else 1, self.settings["max_length"]
         with self.tracing():
-            return {"ids": self.translator.search(_not_negative(ids), self.max_length, n, padded=False)[0][:, 0]}
+            return {"ids": self.translator.search(_not_negative(ids), max_length, n, padded=False)[0][:, 0]}
 
     def encode(self, ids):
         with self.tracing():
-            return _named(self.start(_not_negative(ids), self.longest))
+            return _named(self.start(_not_negative(ids), self.settings["longest"]))
 
     def decode_step(self, tokens, position, *cache):
         with self.tracing():

@@ -13,20 +13,19 @@ import numpy as np
 from keras import ops
 
 from keras_tfm import extras, kernels
-from keras_tfm.export.common import save_tokenizers, tensorflow
+from keras_tfm.arguments import check
+from keras_tfm.export.common import tensorflow
 from keras_tfm.text import END
 
 PRECISIONS = ("float32",)
 
 
-def write(translator, folder, precision, max_length, n_best):
+def write(translator, folder, settings):
     """Writes the two files; see `keras_tfm.export.export`."""
     tensorflow()
     extras.require("onnxruntime", "tf2onnx")
-    if translator.options["coverage_penalty"]:
-        raise ValueError(f"`coverage_penalty` must be 0. Received: {translator.options['coverage_penalty']}")
-    longest = translator.longest(max_length)
-    encoder = _Encoder(translator, longest)
+    check("coverage_penalty", settings["coverage_penalty"], not settings["coverage_penalty"], "0 for ONNX")
+    encoder, longest = _Encoder(translator, settings["longest"]), settings["longest"]
     # Sizes that change with batch size and source length are left open.
     caches = [encoder.start(np.full((n, n), END, "int32"), longest) for n in (1, 2)]
     inputs = {"tokens": ((None, 1), "int32"), "position": ((1,), "int32")}
@@ -36,8 +35,6 @@ def write(translator, folder, precision, max_length, n_best):
     with kernels.using(ONNX):
         encoder.write(folder / "encoder.onnx", {"ids": ((None, None), "int32")})
         _Step(translator, longest, caches[0]).write(folder / "step.onnx", inputs)
-    save_tokenizers(translator, folder)
-    return {"longest": longest}
 
 
 class _Encoder(keras.Model):

@@ -13,17 +13,18 @@ Signatures:
         several, and mask (batch, length).
 """
 
+import functools
+
 from keras_tfm import kernels
-from keras_tfm.arguments import positive
 from keras_tfm.export.common import graph_of, tensorflow
 from keras_tfm.text import END, PAD
 
 PRECISIONS = ("float32",)
 
 
-def write(translator, folder, precision, max_length, n_best):
+def write(translator, folder, settings):
     """Writes a SavedModel; see `keras_tfm.export.export`."""
-    tf, graphs = tensorflow(), _Graphs(translator, max_length, n_best)
+    tf, graphs = tensorflow(), _Graphs(translator, settings["max_length"], settings["n_best"])
     texts, ids = ([None], "string", "texts"), ([None, None], "int64", "ids")
     signatures = {
         "serving_default": graph_of(graphs.serving_default, texts),
@@ -36,7 +37,6 @@ def write(translator, folder, precision, max_length, n_best):
     module.tokenizers = [graphs.source, graphs.target]
     with kernels.using(SERVING):
         tf.saved_model.save(module, str(folder), signatures=signatures)
-    return {"longest": translator.longest(max_length)}
 
 
 class _Graphs:
@@ -44,11 +44,11 @@ class _Graphs:
 
     def __init__(self, translator, max_length, n_best):
         self.tf, self.translator, self.max_length = tensorflow(), translator, max_length
-        self.n_best = min(positive("n_best", n_best or translator.beams), translator.beams)
         self.source, self.target = translator.source_tokenizer.in_graph(), translator.target_tokenizer.in_graph()
         # as functions of the graph, so that it contains each search once
-        self.best = graph_of(self._best, ([None, None], "int32"))
-        self.several = graph_of(self._several, ([None, None], "int32")) if self.n_best > 1 else self.best
+        ids, n = ([None, None], "int32"), None if translator.beams == 1 else 1
+        self.best = graph_of(functools.partial(self._search, n=n), ids)
+        self.several = graph_of(functools.partial(self._search, n=n_best), ids) if n_best > 1 else self.best
 
     def serving_default(self, texts):
         ids, _ = self.best(self._tokenized(texts)[0])
@@ -72,12 +72,8 @@ class _Graphs:
         sources, _ = self._tokenized(texts)
         return {"embeddings": self.translator.models[0].encode(sources), "mask": sources != PAD}
 
-    def _best(self, sources):
-        n = None if self.translator.beams == 1 else 1
+    def _search(self, sources, n):
         return self.translator.search(sources[:, : self.max_length], self.max_length, n)
-
-    def _several(self, sources):
-        return self.translator.search(sources[:, : self.max_length], self.max_length, self.n_best)
 
     def _tokenized(self, texts):
         """Ids (batch, length) of texts, each row with its end token, and the number of tokens cut off from each."""
