@@ -5,16 +5,15 @@ import functools
 import glob
 import hashlib
 import itertools
-import json
 import logging
 import os
-import pathlib
 import re
 import sys
 
 from keras_tfm import data, exported, extras, files, flags, logs
 from keras_tfm.files import DATES
 from keras_tfm.progress import Progress
+from keras_tfm.tasks import TASKS
 
 CHUNK = 512  # lines that are translated and written together
 
@@ -64,33 +63,11 @@ def run(argv, prepare=lambda: None):
         sys.exit(f"keras-tfm: error: {what}{full if error.errno == errno.ENOSPC else ''}")
     except (ValueError, FloatingPointError) as error:
         sys.exit(f"keras-tfm: error: {flags.in_terms_of_flags(str(error), {*arguments} - {'model'})}")
-    except ImportError as error:
-        if "pip install" not in str(error):
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in extras.PACKAGES:
             raise
-        sys.exit(f"keras-tfm: error: {error}")
-
-
-# ── checks that need neither Keras nor its backend ──
-
-
-def require_backend():
-    """Raises an error unless the package of Keras' backend is installed."""
-    backend = os.environ.get("KERAS_BACKEND")
-    if backend is None:
-        settings = pathlib.Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser() / "keras.json"
-        try:
-            backend = json.loads(settings.read_text())["backend"]
-        except (OSError, ValueError, KeyError, TypeError):
-            backend = "tensorflow"
-    if backend in extras.PACKAGES:
-        extras.require(backend)
-
-
-def check_not_in_use(folder):
-    """Raises an error now, rather than after importing Keras, if another process trains in a folder."""
-    if folder.is_dir():
-        with files.locked(folder):
-            pass
+        sys.exit(f"keras-tfm: error: {extras.missing(package)}")
 
 
 def check_model(model, exports=True):
@@ -103,16 +80,10 @@ def check_model(model, exports=True):
     if form is not None:
         extras.require(*exported.RUNNERS[form].packages)
     elif not model.is_dir():
-        raise ValueError(
-            f"`model` must be a folder. Received: {str(model)!r}, which does not exist. Text goes to standard input or "
-            "to --text: keras-tfm translate MODEL --text 'some text'"
-        )
+        hint = "text goes to standard input or to --text"
+        raise ValueError(f"`model` must be a folder; {hint}. Received: {str(model)!r}, which does not exist")
     elif not (model / "config.json").exists() and not [*model.glob("model*.keras")]:
-        raise FileNotFoundError(
-            f"{model}: must contain a model.keras, written by `keras-tfm train`, or an export by `keras-tfm export`"
-        )
-    else:
-        require_backend()
+        raise FileNotFoundError(f"{model}: must contain a model.keras by `keras-tfm train`, or an export")
     return form
 
 
@@ -125,17 +96,18 @@ def train(out, recipe, source, target, valid_source, valid_target, task, num_exa
         raise ValueError(f"`task` or `source` must be given. Received: {'both' if task else 'neither'}")
     if out.exists() and not out.is_dir():
         raise ValueError(f"`out` must be a folder. Received: {out}, a file")
-    check_not_in_use(out)
-    require_backend()
+    if out.is_dir():
+        with files.locked(out):
+            pass  # if another process trains in it, the error comes now rather than after importing Keras
     needed = {"sentencepiece": recipe.tokenizer != "bytes", "sacrebleu": recipe.bleu, "babel": task == "dates"}
     extras.require(*(name for name, needs in needed.items() if needs))
-    if source:
+    if task:
+        pairs, valid = TASKS[task](num_examples), TASKS[task](1000, "valid")
+    else:
         pairs = data.ParallelFiles(source, target)
         valid = data.ParallelFiles(valid_source, valid_target) if valid_source else None
-    from keras_tfm import pipeline, runs, tasks
+    from keras_tfm import pipeline, runs
 
-    if task:
-        pairs, valid = tasks.TASKS[task](num_examples), tasks.TASKS[task](1000, "valid")
     try:
         translator = pipeline.train(pairs, out, recipe, valid, functools.partial(print, flush=True))
     except KeyboardInterrupt as error:
@@ -147,7 +119,7 @@ def train(out, recipe, source, target, valid_source, valid_target, task, num_exa
         error.add_note(saved if step else " before anything was saved")
         raise
     if task:
-        show(translator, tasks.TASKS[task](1000, "test"), recipe.verbose)
+        show(translator, TASKS[task](1000, "test"), recipe.verbose)
     return translator
 
 
@@ -167,11 +139,9 @@ def finish(model, average):
     """Writes `model.keras` of an interrupted run, see `keras-tfm finish --help`."""
     if not (model / "config.json").exists():
         raise FileNotFoundError(f"{model}: must be the folder of a run, made by `keras-tfm train`")
-    check_not_in_use(model)
-    require_backend()
-    from keras_tfm import runs
-
     with files.locked(model):
+        from keras_tfm import runs
+
         _, what = runs.finish(model, average or runs.read_config(model)["average"])
     print(f"wrote {model / 'model.keras'}: {what}")
 
@@ -215,7 +185,7 @@ def translate(model, files, text, out, **options):
     typing = not files and not text and sys.stdin.isatty()
     with Progress(None, "translating", "line", verbose=not sys.stdout.isatty() and not typing) as bar:
         for translation in translator.stream(lines, chunk=1 if typing else CHUNK):
-            print(_one_line(translation), flush=True)
+            print(" ".join(translation.splitlines()), flush=True)
             bar.add()
 
 
@@ -242,8 +212,8 @@ def write_translations(translator, lines, out, total, task):
             bar.add(len(whole))
             translations = translator.stream(itertools.islice(lines, len(whole), None), CHUNK)
             while chunk := list(itertools.islice(translations, CHUNK)):
-                file.write("".join(_one_line(line) + "\n" for line in chunk).encode())
-                file.flush()  # so that an interruption loses none of it
+                file.write("".join(" ".join(text.splitlines()) + "\n" for text in chunk).encode())
+                file.flush()  # an interruption loses none of it
                 bar.add(len(chunk))
             os.fsync(file.fileno())
     except KeyboardInterrupt as error:
@@ -310,10 +280,6 @@ def info(model):
 
 def _lines(paths):
     return itertools.chain.from_iterable(data.read_lines(path, "replace") for path in paths)
-
-
-def _one_line(text):
-    return " ".join(text.splitlines()) if text else text
 
 
 def _checksums(path):

@@ -18,7 +18,7 @@ import warnings
 import numpy as np
 
 from keras_tfm import extras, files, text
-from keras_tfm.arguments import one_of, positive, strings
+from keras_tfm.arguments import check, one_of, positive, strings
 from keras_tfm.progress import Progress
 from keras_tfm.text import END, PAD, START, longest_translation
 
@@ -268,8 +268,7 @@ def form(folder):
 def check_precision(format, precision):
     """Raises an error unless the format exists and its weights may have the precision."""
     allowed = RUNNERS[one_of("format", format, RUNNERS)].precisions
-    if precision not in allowed:
-        raise ValueError(f"`precision` for {format=} must be one of {', '.join(allowed)}. Received: {precision=}")
+    check("precision", precision, precision in allowed, f"one of {', '.join(allowed)} for {format=}")
 
 
 def load(folder):

@@ -26,7 +26,7 @@ def load(name):
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise _missing(name) from error
+        raise missing(name) from error
 
 
 def require(*names):
@@ -37,10 +37,11 @@ def require(*names):
         except ValueError:  # `find_spec` raises it where sys.modules blocks the import
             found = False
         if not found:
-            raise _missing(name)
+            raise missing(name)
 
 
-def _missing(name):
+def missing(name):
+    """The error that says how to install the package of a module."""
     package = name.partition(".")[0]
     purpose, extra = PACKAGES[package]
-    return ImportError(f"{package} is required for {purpose}: pip install 'keras_tfm[{extra}]'", name=package)
+    return ModuleNotFoundError(f"{package} is required for {purpose}: pip install 'keras_tfm[{extra}]'", name=package)

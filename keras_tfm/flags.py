@@ -6,7 +6,9 @@ import pathlib
 import re
 
 import keras_tfm
+from keras_tfm.exported import RUNNERS
 from keras_tfm.recipes import RECIPES, Recipe, kind, resolve
+from keras_tfm.tasks import TASKS
 
 
 def positive(text):
@@ -38,7 +40,7 @@ COMMANDS = {
             "--target": {**PATH, "help": "text file with their translations"},
             "--valid_source": {**PATH, "help": "texts to validate on"},
             "--valid_target": {**PATH, "help": "their translations"},
-            "--task": {"choices": ("dates", "reverse", "copy"), "help": "a built-in task instead of files"},
+            "--task": {"choices": tuple(TASKS), "help": "a built-in task instead of files"},
             "--num_examples": {"type": positive, "default": 100_000, "help": "number of pairs (default: %(default)s)"},
         },
     ),
@@ -74,7 +76,7 @@ COMMANDS = {
         "export a translator to ship, and compare it with the model",
         {
             "model": {**PATH, "help": MODEL},
-            "--format": {"choices": ("saved_model", "litert", "ctranslate2", "onnx"), "required": True},
+            "--format": {"choices": tuple(RUNNERS), "required": True},
             "--out": {**PATH, "required": True, "help": "folder to write; an earlier export there is replaced"},
             "--precision": {"choices": ("float32", "float16", "int8"), "default": "float32", "help": "of the weights"},
             "--texts": {**PATH, "help": "sentences to compare on, one per line (default: five sentences)"},

@@ -5,6 +5,7 @@ import textwrap
 import numpy as np
 
 from keras_tfm import extras
+from keras_tfm.arguments import check
 
 
 def attention_map(weights, query_labels, key_labels, path, title=None, axes_names=("query", "key")):
@@ -72,10 +73,9 @@ def translation_map(translator, text, path, layer=-1, mean=False):
 
     model = translator.models[0]
     blocks = model.decoder.blocks
-    if not -len(blocks) <= layer < len(blocks):
-        raise ValueError(f"`layer` must be one of {-len(blocks)} … {len(blocks) - 1}. Received: {layer=}")
-    if not text.strip():
-        raise ValueError(f"`text` must not be blank. Received: {text=}")
+    layers = range(-len(blocks), len(blocks))
+    check("layer", layer, layer in layers, f"one of {layers[0]} … {layers[-1]}")
+    check("text", text, text.strip(), "a text that is not blank")
     (translation,) = translator([text])
     (source,), (target,) = translator.source_tokenizer.encode([text]), translator.target_tokenizer.encode([translation])
     with record_attention() as maps:

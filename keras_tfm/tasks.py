@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_tfm import extras
-from keras_tfm.arguments import one_of, positive
+from keras_tfm.arguments import check, one_of, positive
 
 SPLITS = ("train", "valid", "test")
 LOCALES = ("en_US", "en_GB", "de", "fr", "es", "it", "pt", "nl", "pl", "zh", "ja")
@@ -62,8 +62,7 @@ def dates(num_examples, split="train", seed=0, locales=LOCALES):
     True
     """
     positive("num_examples", num_examples)
-    if isinstance(locales, str) or not locales:
-        raise ValueError(f"`locales` must be a list of at least one name. Received: {locales=}")
+    check("locales", locales, locales and not isinstance(locales, str), "a list of at least one name")
     generator, cases = _generator(seed, split), list(CASES)
     days, formats = _days(split), [date_formats(locale) for locale in locales]
     pairs = []
@@ -87,8 +86,7 @@ def split_of(text):
 
 def _generator(seed, split):
     one_of("split", split, SPLITS)
-    if type(seed) is not int or seed < 0:
-        raise ValueError(f"`seed` must be an integer of at least 0. Received: {seed=}")
+    check("seed", seed, type(seed) is int and seed >= 0, "an integer of at least 0")
     return np.random.default_rng([seed, SPLITS.index(split)])
 
 
@@ -101,10 +99,9 @@ def _sequences(num_examples, split, seed, min_length, max_length, symbols):
     """Returns random sequences of symbols that belong to a split."""
     positive("num_examples", num_examples)
     positive("min_length", min_length)
-    if positive("max_length", max_length) < min_length:
-        raise ValueError(f"`max_length` must be at least {min_length=}. Received: {max_length=}")
-    if not symbols or [*symbols] != " ".join(symbols).split():
-        raise ValueError(f"`symbols` must be at least one word, none with spaces. Received: {symbols=}")
+    check("max_length", max_length, positive("max_length", max_length) >= min_length, f"at least {min_length=}")
+    words = symbols and [*symbols] == " ".join(symbols).split()
+    check("symbols", symbols, words, "at least one word, none with spaces")
     generator, texts = _generator(seed, split), []
     sizes = [max_length - min_length + 1] + [len(symbols)] * max_length
     while len(texts) < num_examples:
@@ -127,12 +124,13 @@ def _days(split):
     return [day for day in days if split_of(day.isoformat()) == split]
 
 
-def _capital(word):
-    return word[:1].title() + word[1:]
-
-
 # Case → a function for each name in the text ("3 de Mayo de 2023" for "capital"), and one for the whole text.
-CASES = {"written": (str, str), "capital": (_capital, str), "lower": (str, str.lower), "upper": (str, str.upper)}
+CASES = {
+    "written": (str, str),
+    "capital": (lambda word: word[:1].title() + word[1:], str),
+    "lower": (str, str.lower),
+    "upper": (str, str.upper),
+}
 _NEW_YEARS = [datetime.date(year, 1, 1) for year in YEARS]
 _FIRSTS = [datetime.date(2000, month, 1) for month in range(1, 13)]
 _JANUARY = [datetime.date(2000, 1, day) for day in range(1, 32)]

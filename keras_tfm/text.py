@@ -86,7 +86,12 @@ class Tokenizer:
 
     def decode(self, ids):
         """Converts lists of ids to strings: each up to its first end token, without special tokens."""
-        return [self._decode(_content(row)) for row in ids]
+        texts = []
+        for row in ids:
+            row = [int(i) for i in row]
+            row = row[: row.index(END)] if END in row else row
+            texts.append(self._decode([i for i in row if i == UNKNOWN or i >= len(SPECIALS)]))
+        return texts
 
     def _sample(self, texts, sampling, seed):
         name = type(self).__name__
@@ -330,10 +335,3 @@ def _clean(texts):
     if isinstance(texts, str):
         raise ValueError(f"`texts` must be a list of strings. Received: texts={texts[:80]!r}")
     return (text.encode("utf-8", "replace").decode() for text in texts)
-
-
-def _content(row):
-    """Returns the ids of a row up to its end token, without padding and start tokens."""
-    row = [int(i) for i in row]
-    row = row[: row.index(END)] if END in row else row
-    return [i for i in row if i == UNKNOWN or i >= len(SPECIALS)]

@@ -9,7 +9,7 @@ import threading
 from keras import ops
 
 from keras_tfm import decoding, exported, files, kernels, runs, text
-from keras_tfm.arguments import one_of, positive, strings
+from keras_tfm.arguments import check, one_of, positive, strings
 from keras_tfm.batches import padded
 from keras_tfm.export import export
 from keras_tfm.progress import Progress
@@ -47,6 +47,8 @@ class Translator:
     3
     """
 
+    export = export  # `keras_tfm.export.export` as a method
+    stream = exported.Runner.stream
     jit_compile = True  # whether XLA compiles the search on TensorFlow: slow to start, faster afterwards
 
     def __init__(
@@ -54,17 +56,20 @@ class Translator:
     ):
         self.models = list(model) if isinstance(model, (list, tuple)) else [model]
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer or source_tokenizer
+        self.tokenizers = list(dict.fromkeys([self.source_tokenizer, self.target_tokenizer]))  # one if they are shared
+        self._fingerprints = [text.fingerprint(tokenizer) for tokenizer in self.tokenizers]
         self.beams, self.batch_size = positive("beams", beams), positive("batch_size", batch_size)
         for name in options:
             one_of("option", name, sorted(SEARCH | CONSTRAINTS))
         self.options, self.origin = SEARCH | CONSTRAINTS | options, ""
-        self._check_tokenizers()
+        for model in self.models:
+            self._check_tokenizers(model)
         limits = [m.arguments.get("max_length", 512) for m in self.models if m.arguments.get("positions") == "learned"]
         self.max_length = min([positive("max_length", max_length), *limits])
         decoding.Constraints(self.max_length, **self._only(CONSTRAINTS))
         decoding.check_penalties(**self._only(SEARCH))
-        if len(self.models) > 1 and self.options["coverage_penalty"]:
-            raise ValueError(f"`coverage_penalty` must be 0 for an ensemble. Received: {len(self.models)} models")
+        coverage = self.options["coverage_penalty"]
+        check("coverage_penalty", coverage, len(self.models) == 1 or not coverage, "0 for an ensemble")
         self.widths = [width for width in WIDTHS if width < self.max_length] + [self.max_length]
         self._programs, self._lock = {}, threading.Lock()
 
@@ -80,19 +85,13 @@ class Translator:
         """
         return self._translate(texts, positive("n", n), verbose)
 
-    def stream(self, lines, chunk=2048):
-        """Translates an iterable of any length, `chunk` strings at a time."""
-        lines = iter(lines)
-        while texts := list(itertools.islice(lines, chunk)):
-            yield from self(texts)
-
     def save(self, folder):
         """Writes models and tokenizers into a folder, which must be new, empty, or written by `save` before."""
         models = {path.name for path in pathlib.Path(folder).glob("model*.keras")} | {"model.keras"}
         names = models | {"translator.json", *itertools.chain(*runs.TOKENIZERS)}
         with files.NewFolder(folder, models, names) as new:
             for number, model in enumerate(self.models):
-                model.metadata.setdefault("tokenizers", self._fingerprints())
+                model.metadata.setdefault("tokenizers", self._fingerprints)
                 model.save(new / (f"model-{number}.keras" if len(self.models) > 1 else "model.keras"))
             for name, tokenizer in zip(runs.TOKENIZERS[len(self.tokenizers) - 1], self.tokenizers, strict=True):
                 text.save_tokenizer(tokenizer, new / name)
@@ -126,35 +125,17 @@ class Translator:
         translator.origin = origin
         return translator
 
-    def export(self, folder, format="saved_model", precision="float32", **options):
-        """Writes the translator as "saved_model", "litert", "ctranslate2" or "onnx", with its tokenizers and search.
-
-        See `keras_tfm.export.export` for the arguments and the result. `keras_tfm.exported.load(folder)` runs it.
-        """
-        return export(self, folder, format, precision, **options)
-
-    @property
-    def tokenizers(self):
-        """A list of the tokenizers: one if source and target share it, else two."""
-        one = self.source_tokenizer is self.target_tokenizer
-        return [self.source_tokenizer] if one else [self.source_tokenizer, self.target_tokenizer]
-
-    def _fingerprints(self):
-        return [text.fingerprint(tokenizer) for tokenizer in self.tokenizers]
-
-    def _check_tokenizers(self):
-        """Raises an error if a model was not trained with these tokenizers."""
-        fingerprints = self._fingerprints()
-        for model in self.models:
-            if model.metadata.get("tokenizers", fingerprints) != fingerprints:
-                raise ValueError(
-                    "tokenizers must be those that the model was trained with. Received: others, by their fingerprints"
-                )
-            sizes = [model.arguments["vocab_size"]]
-            sizes.append(model.arguments.get("target_vocab_size") or sizes[0])
-            found = [self.source_tokenizer.vocab_size, self.target_tokenizer.vocab_size]
-            if any(size < tokens for size, tokens in zip(sizes, found, strict=True)):
-                raise ValueError(f"tokenizers must have at most {sizes} tokens, like the model. Received: {found}")
+    def _check_tokenizers(self, model):
+        """Raises an error if the model was not trained with these tokenizers."""
+        if model.metadata.get("tokenizers", self._fingerprints) != self._fingerprints:
+            raise ValueError(
+                "tokenizers must be those that the model was trained with. Received: others, by their fingerprints"
+            )
+        sizes = [model.arguments["vocab_size"]]
+        sizes.append(model.arguments.get("target_vocab_size") or sizes[0])
+        found = [self.source_tokenizer.vocab_size, self.target_tokenizer.vocab_size]
+        if found[0] > sizes[0] or found[1] > sizes[1]:
+            raise ValueError(f"tokenizers must have at most {sizes} tokens, like the model. Received: {found}")
 
     def _only(self, names):
         return {name: self.options[name] for name in names}

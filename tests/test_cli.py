@@ -242,7 +242,7 @@ except SystemExit as error:
 @pytest.mark.parametrize(
     "line, word",
     [
-        ("translate no/such", "Text goes to standard input or to --text"),
+        ("translate no/such", "text goes to standard input or to --text"),
         ("translate MODEL no/such", "no/such: must be a text file; a text goes to --text. Received: no such file"),
         ("translate x .", "`model` must be a folder, and comes before the files"),
         ("translate MODEL x --out x", "--out must not be one of the files to translate. Received: x"),
@@ -253,7 +253,7 @@ except SystemExit as error:
         ("plot no/such text", "`model` must be a folder"),
         ("export no/such --format onnx --out x", "`model` must be a folder"),
         ("export MODEL --format litert --out {here}", "--out must be new, empty or an earlier export"),
-        ("export MODEL --format onnx --out x --precision int8", "--precision for format='onnx' must be one of float32"),
+        ("export MODEL --format onnx --out x --precision int8", "--precision must be one of float32 for format='onnx'"),
         ("export MODEL --format onnx --out x --texts no/such", "no/such: there is no such file"),
         ("finish .", "must be the folder of a run"),
         ("info .", "contains no run, no saved translator and no export"),
@@ -350,7 +350,7 @@ def test_what_is_exported_is_compared(folder, tmp_path, capsys):
     cli.run([*command, "--format", "litert"])
     assert "wrote" in (said := capsys.readouterr().out) and "5 of 5 sentences translated like the model does" in said
     assert {path.name for path in out.iterdir()} >= {"model.tflite", "translator.json"}
-    with pytest.raises(SystemExit, match="--precision for format='saved_model' must be one of float32"):
+    with pytest.raises(SystemExit, match="--precision must be one of float32 for format='saved_model'"):
         cli.run([*command, "--format", "saved_model", "--precision", "int8"])
 
 

@@ -2,8 +2,7 @@ import pytest
 from conftest import BACKEND, IN_TENSORFLOW, small_translator
 
 from keras_tfm import exported
-from keras_tfm.export import FORMATS
-from keras_tfm.export.common import compare
+from keras_tfm.export import FORMATS, compare
 
 
 def test_a_comparison_counts_and_measures(tmp_path):
@@ -35,8 +34,8 @@ def test_a_quantized_model_is_refused_where_its_weights_would_be_misread(form, t
     "format, options, message",
     [
         ("pickle", {}, "`format` must be one of .*saved_model.* Received: format='pickle'"),
-        ("onnx", {"precision": "int8"}, "`precision` for format='onnx' must be one of float32. Received: .*int8"),
-        ("litert", {"precision": "int4"}, "`precision` for format='litert' must be one of float32, float16, int8. Rec"),
+        ("onnx", {"precision": "int8"}, "`precision` must be one of float32 for format='onnx'. Received: .*int8"),
+        ("litert", {"precision": "int4"}, "`precision` must be one of float32, float16, int8 for format='litert'. Rec"),
         ("litert", {"n_best": 2}, "`n_best` must be None for format='litert'.* Received: n_best=2"),
         ("saved_model", {"max_length": 0}, "`max_length` must be a positive integer"),
     ],

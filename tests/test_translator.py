@@ -174,7 +174,9 @@ def test_bad_arguments(tmp_path, translators):
     }.items():
         with pytest.raises(ValueError, match=f"`{name}` must be"):
             Translator(model, BYTES, **{name: value})
-    with pytest.raises(ValueError, match="`coverage_penalty` must be 0 for an ensemble. Received: 2 models"):
+    with pytest.raises(
+        ValueError, match="`coverage_penalty` must be 0 for an ensemble. Received: coverage_penalty=0.2"
+    ):
         Translator([model] * 2, BYTES, coverage_penalty=0.2)
     with pytest.raises(ValueError, match="`beams` must be a positive integer"):
         Translator(model, BYTES, beams=0)

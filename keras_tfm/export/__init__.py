@@ -8,10 +8,14 @@
 `keras_tfm.exported.load(folder)` runs each of them from its folder alone.
 """
 
+import pathlib
+import statistics
+import time
+from typing import NamedTuple
+
 from keras_tfm import exported, files, text
 from keras_tfm.arguments import positive
 from keras_tfm.export import to_ctranslate2, to_litert, to_onnx, to_saved_model
-from keras_tfm.export.common import compare
 
 # Format → module that writes it; each has the function `write(translator, folder, settings)`.
 FORMATS = {"saved_model": to_saved_model, "litert": to_litert, "ctranslate2": to_ctranslate2, "onnx": to_onnx}
@@ -63,3 +67,31 @@ def export(
             text.save_tokenizer(translator.target_tokenizer, new / "target_tokenizer")
         files.write_manifest(new, **settings)
         return None if compare_on is None else compare(new, exported.load(new), translator, compare_on)
+
+
+class Verdict(NamedTuple):
+    """How an exported translator compares with the original."""
+
+    same: int
+    texts: int
+    megabytes: float
+    milliseconds: float
+
+    def __str__(self):
+        return (
+            f"{self.same} of {self.texts} sentences translated like the model does, {self.megabytes:.1f} MB, "
+            f"{self.milliseconds:.1f} ms per sentence"
+        )
+
+
+def compare(folder, run, translator, texts):
+    """The `Verdict` on an exported folder, where `run(texts)` translates with it."""
+    found = run(texts)  # which also warms it up
+    times = []
+    for string in texts:
+        start = time.perf_counter()
+        run([string])
+        times.append(time.perf_counter() - start)
+    size = sum(file.stat().st_size for file in pathlib.Path(folder).rglob("*") if file.is_file())
+    same = sum(a == b for a, b in zip(found, translator(texts), strict=True))
+    return Verdict(same, len(texts), size / 2**20, 1000 * statistics.median(times))
