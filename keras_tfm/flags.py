@@ -26,73 +26,60 @@ MODEL = "folder of a run (`keras-tfm train`, finished or not) or of a saved tran
 SHIPPED = "; by default, the date translator that comes with the package"
 # Command → what it does, and its arguments.
 COMMANDS = {
-    "train": (
-        "train a translator on pairs of texts or on a built-in task; the same command resumes an interrupted run",
-        {
-            "--recipe": {
-                "choices": tuple(RECIPES),
-                "default": "default",
-                "help": "default; quick (small, for a first look); small_corpus (best on Multi30k's 29,000 pairs, but "
-                "slow); paper (the base model of Attention Is All You Need)",
-            },
-            "--out": {**PATH, "default": "runs/latest", "help": "folder of the run (default: %(default)s)"},
-            "--source": {**PATH, "help": "text file, one text per line, plain or .gz; or a .tsv with both texts"},
-            "--target": {**PATH, "help": "text file with their translations"},
-            "--valid_source": {**PATH, "help": "texts to validate on"},
-            "--valid_target": {**PATH, "help": "their translations"},
-            "--task": {"choices": tuple(TASKS), "help": "a built-in task instead of files"},
-            "--num_examples": {"type": positive, "default": 100_000, "help": "number of pairs (default: %(default)s)"},
+    "train": "train a translator on pairs of texts or on a built-in task; the same command resumes an interrupted run",
+    "translate": "translate files or standard input, line by line; with --out, the same command resumes if interrupted",
+    "evaluate": "score a translator: BLEU, chrF, exact match, perplexity, speed",
+    "plot": "plot what each token of a translation attends to",
+    "export": "export a translator to ship, and compare it with the model",
+    "finish": "write model.keras of an interrupted run, from what it has saved",
+    "info": "describe a run, a saved translator or an export",
+}
+ARGUMENTS = {
+    "train": {
+        "--recipe": {
+            "choices": tuple(RECIPES),
+            "default": "default",
+            "help": "default; quick (small, a first look); small_corpus (slow, best on 29,000 pairs); paper (base model)",
         },
-    ),
-    "translate": (
-        "translate files or standard input, line by line; with --out, the same command resumes an interrupted one",
-        {
-            "model": {**PATH, "nargs": "?", "help": f"{MODEL}, or of an export{SHIPPED}"},
-            "files": {**PATH, "nargs": "*", "help": "text files, plain or .gz; none: standard input"},
-            "--text": {"action": "append", "help": "a text to translate; can be given several times"},
-            "--out": {**PATH, "help": "file for the translations instead of standard output"},
-        },
-    ),
-    "evaluate": (
-        "score a translator: BLEU, chrF, exact match, perplexity, speed",
-        {
-            "model": {**PATH, "help": f"{MODEL}, or of an export"},
-            "--source": {**PATH, "required": True, "help": "text file, plain or .gz"},
-            "--reference": {**PATH, "required": True, "help": "text file with their translations"},
-            "--tokenize": {"default": "13a", "help": "sacreBLEU's tokenizer, or none (default: %(default)s)"},
-        },
-    ),
-    "plot": (
-        "plot what each token of a translation attends to",
-        {
-            "model": {**PATH, "help": MODEL},
-            "text": {"help": "a sentence"},
-            "--layer": {"type": int, "default": -1, "help": "decoder block, counted from 0; -1 is the last (default)"},
-            "--mean": {"action": "store_true", "help": "plot the mean of the heads instead of each head"},
-            "--out": {**PATH, "default": "attention.png", "help": "image to write (default: %(default)s)"},
-        },
-    ),
-    "export": (
-        "export a translator to ship, and compare it with the model",
-        {
-            "model": {**PATH, "help": MODEL},
-            "--format": {"choices": tuple(RUNNERS), "required": True},
-            "--out": {**PATH, "required": True, "help": "folder to write; an earlier export there is replaced"},
-            "--precision": {"choices": ("float32", "float16", "int8"), "default": "float32", "help": "of the weights"},
-            "--texts": {**PATH, "help": "sentences to compare on, one per line (default: five sentences)"},
-        },
-    ),
-    "finish": (
-        "write model.keras of an interrupted run, from what it has saved",
-        {
-            "model": {**PATH, "help": "folder of the run"},
-            "--average": {"type": positive, "help": "number of checkpoints to average (default: the run's setting)"},
-        },
-    ),
-    "info": (
-        "describe a run, a saved translator or an export",
-        {"model": {**PATH, "nargs": "?", "help": f"{MODEL}, or of an export{SHIPPED}"}},
-    ),
+        "--out": {**PATH, "default": "runs/latest", "help": "folder of the run (default: %(default)s)"},
+        "--source": {**PATH, "help": "text file, one text per line, plain or .gz; or a .tsv with both texts"},
+        "--target": {**PATH, "help": "text file with their translations"},
+        "--valid_source": {**PATH, "help": "texts to validate on"},
+        "--valid_target": {**PATH, "help": "their translations"},
+        "--task": {"choices": tuple(TASKS), "help": "a built-in task instead of files"},
+        "--num_examples": {"type": positive, "default": 100_000, "help": "number of pairs (default: %(default)s)"},
+    },
+    "translate": {
+        "model": {**PATH, "nargs": "?", "help": f"{MODEL}, or of an export{SHIPPED}"},
+        "files": {**PATH, "nargs": "*", "help": "text files, plain or .gz; none: standard input"},
+        "--text": {"action": "append", "help": "a text to translate; can be given several times"},
+        "--out": {**PATH, "help": "file for the translations instead of standard output"},
+    },
+    "evaluate": {
+        "model": {**PATH, "help": f"{MODEL}, or of an export"},
+        "--source": {**PATH, "required": True, "help": "text file, plain or .gz"},
+        "--reference": {**PATH, "required": True, "help": "text file with their translations"},
+        "--tokenize": {"default": "13a", "help": "sacreBLEU's tokenizer, or none (default: %(default)s)"},
+    },
+    "plot": {
+        "model": {**PATH, "help": MODEL},
+        "text": {"help": "a sentence"},
+        "--layer": {"type": int, "default": -1, "help": "decoder block, counted from 0; -1 is the last (default)"},
+        "--mean": {"action": "store_true", "help": "plot the mean of the heads instead of each head"},
+        "--out": {**PATH, "default": "attention.png", "help": "image to write (default: %(default)s)"},
+    },
+    "export": {
+        "model": {**PATH, "help": MODEL},
+        "--format": {"choices": tuple(RUNNERS), "required": True},
+        "--out": {**PATH, "required": True, "help": "folder to write; an earlier export there is replaced"},
+        "--precision": {"choices": ("float32", "float16", "int8"), "default": "float32", "help": "of the weights"},
+        "--texts": {**PATH, "help": "sentences to compare on, one per line (default: five sentences)"},
+    },
+    "finish": {
+        "model": {**PATH, "help": "folder of the run"},
+        "--average": {"type": positive, "help": "number of checkpoints to average (default: the run's setting)"},
+    },
+    "info": {"model": {**PATH, "nargs": "?", "help": f"{MODEL}, or of an export{SHIPPED}"}},
 }
 # Arguments of `Translator`.
 DECODING = {
@@ -147,10 +134,10 @@ def _parser():
     parser = Parser(prog="keras-tfm", description="Train, use and ship Transformers for translation.")
     parser.add_argument("--version", action="version", version=f"keras-tfm {keras_tfm.__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
-    for name, (text, arguments) in COMMANDS.items():
+    for name, text in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         command.set_defaults(command=name)
-        for flag, options in arguments.items():
+        for flag, options in ARGUMENTS[name].items():
             command.add_argument(flag, **options)
         if name not in ("export", "info"):  # exports need TensorFlow, and information needs no backend
             command.add_argument("--backend", **BACKEND)

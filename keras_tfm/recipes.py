@@ -82,16 +82,12 @@ class Recipe:
     positions: str | None = _model(
         "position scheme (default: sinusoidal)", ("sinusoidal", "learned", "index", "rotary", "relative", "alibi")
     )
-    positions_in: str | None = _model(
-        "where sinusoidal, learned and index positions enter (default: input)", ("input", "every_layer")
-    )
+    positions_in: str | None = _model("where absolute positions enter (default: input)", ("input", "every_layer"))
     positions_combine: str | None = _model("how they join the features (default: add)", ("add", "concat"))
     max_length: int = _option("model", 512, "maximum tokens per text and its end token; longer pairs are left out")
     norm: str | None = _model("kind of normalization (default: layer)", ("layer", "rms"))
     norm_first: bool | None = _model("normalize before each sublayer (pre-norm) instead of after it")
-    activation: str | None = _model(
-        "feed-forward activation: glu, reglu, geglu, swiglu or one of Keras (default: relu)"
-    )
+    activation: str | None = _model("feed-forward activation: glu, reglu, geglu, swiglu or Keras' (default: relu)")
     score: str | None = _model(
         "how queries and keys are compared (default: scaled_dot)",
         ("dot", "scaled_dot", "cosine", "bilinear", "additive", "concat"),
@@ -149,22 +145,13 @@ def kind(field):
     return (typing.get_args(field.type) or (field.type,))[0]
 
 
+_SMALL_CORPUS = {"norm_first": True, "dropout": 0.3, "vocab_size": 12_000, "r_drop": 3.0, "average": 10, "passes": 240}
+_SMALL_CORPUS |= {"batch_tokens": 8192, "num_shapes": 3, "learning_rate": 0.005, "warmup_steps": 2000}
 RECIPES = {
     "default": Recipe(),
     "quick": Recipe(num_layers=2, vocab_size=4000, passes=8, learning_rate=0.003),
     # best on Multi30k, 29,000 short pairs: see benchmarks/multi30k.py
-    "small_corpus": Recipe(
-        norm_first=True,
-        dropout=0.3,
-        vocab_size=12_000,
-        r_drop=3.0,
-        batch_tokens=8192,
-        num_shapes=3,
-        passes=240,
-        learning_rate=0.005,
-        warmup_steps=2000,
-        average=10,
-    ),
+    "small_corpus": Recipe(**_SMALL_CORPUS),
     # https://arxiv.org/abs/1706.03762
     "paper": Recipe(preset="base", schedule="inverse_sqrt", warmup_steps=4000, average=5),
 }

@@ -186,10 +186,8 @@ class Translator:
         with self._lock:
             if n not in self._programs:
                 variables = [variable for model in self.models for variable in model.variables]
-                locks = [model.running for model in self.models]
-                self._programs[n] = kernels.compiled(
-                    functools.partial(self.search, n=n), variables, locks, self.jit_compile
-                )
+                search, locks = functools.partial(self.search, n=n), [model.running for model in self.models]
+                self._programs[n] = kernels.compiled(search, variables, locks, self.jit_compile)
             return self._programs[n]
 
     # ── from ids to ids; exports use these, too ──
