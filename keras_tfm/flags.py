@@ -39,7 +39,7 @@ ARGUMENTS = {
         "--recipe": {
             "choices": tuple(RECIPES),
             "default": "default",
-            "help": "default; quick (small, a first look); small_corpus (slow, best on 29,000 pairs); paper (base model)",
+            "help": "default; quick (a first look); small_corpus (slow, best on 29,000 pairs); paper (base model)",
         },
         "--out": {**PATH, "default": "runs/latest", "help": "folder of the run (default: %(default)s)"},
         "--source": {**PATH, "help": "text file, one text per line, plain or .gz; or a .tsv with both texts"},
