@@ -259,8 +259,8 @@ def export(model, format, out, precision, texts, **options):
     check_model(model, exports=False)
     exported.check_precision(format, precision)
     extras.require(*exported.RUNNERS[format].packages, *["tf2onnx"] * (format == "onnx"))
-    exported.NewFolder(out)  # raises an error if it must not be replaced
     texts = list(_lines([texts])) if texts else SENTENCES
+    exported.NewFolder(out)  # raises an error if it must not be replaced
     translator = load_translator(model, **{"max_length": 128, **options})
     print(f"writing {out} and comparing it with the model, which takes a minute or two …", file=sys.stderr)
     verdict = translator.export(out, format, precision, compare_on=texts)
