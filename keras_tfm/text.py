@@ -117,9 +117,7 @@ class SentencePieceTokenizer(Tokenizer):
             rule = "`model` must use ids 0 to 3 for padding, start, end and unknown."
             raise ValueError(f"{rule} Received: a model that uses {specials}")
         self.vocab_size = self.processor.vocab_size()
-
-    def _encode(self, texts):
-        return self.processor.encode(texts)
+        self._encode, self._decode = self.processor.encode, self.processor.decode
 
     def _sample(self, texts, sampling, seed):
         # SentencePiece seeds one generator per thread, when it first samples: only a new thread takes a new seed.
@@ -130,9 +128,6 @@ class SentencePieceTokenizer(Tokenizer):
                 return thread.submit(self.processor.encode, texts, **options).result()
             except RuntimeError:  # characters and words
                 return super()._sample(texts, sampling, seed)
-
-    def _decode(self, ids):
-        return self.processor.decode(ids)
 
     def pieces(self, text):
         return self.processor.encode(*_clean([text]), out_type=str)
