@@ -54,9 +54,8 @@ def export(
     if max_length is None:
         max_length = translator.max_length if format == "ctranslate2" else 128
     max_length = min(positive("max_length", max_length), translator.max_length)
-    longest = max(min(text.longest_translation(max_length), translator.max_length), translator.options["min_length"])
-    settings = {"format": format, "precision": precision, "max_length": max_length, "longest": longest}
-    settings |= {"beams": translator.beams, **translator.options}
+    settings = {"format": format, "precision": precision, "max_length": max_length}
+    settings |= {"longest": translator.longest(max_length), "beams": translator.beams, **translator.options}
     settings["forbidden"] = sorted(map(int, settings["forbidden"]))
     if format == "saved_model":
         settings["n_best"] = min(positive("n_best", n_best or translator.beams), translator.beams)

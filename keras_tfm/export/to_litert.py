@@ -170,8 +170,7 @@ def _top_k(x, k, without=()):
         return _contiguous_top_k(x, k)
     tf, sought = tensorflow(), k + len(without)
     if sought > min(MOST_SOUGHT, x.shape[1]):
-        mask = np.where(np.isin(np.arange(x.shape[1]), without), kernels.NEVER, 0).astype("float32")
-        return _contiguous_top_k(x + mask, k)
+        return _contiguous_top_k(kernels.masked_columns(x, without), k)
     values, ids = _contiguous_top_k(x, sought)
     dropped = tf.reduce_any(ids[..., None] == np.array(without, "int32"), axis=-1)
     values, places = tf.math.top_k(tf.where(dropped, kernels.NEVER, values), k)

@@ -17,8 +17,6 @@ from keras_tfm.arguments import check
 from keras_tfm.export.common import tensorflow
 from keras_tfm.text import END
 
-PRECISIONS = ("float32",)
-
 
 def write(translator, folder, settings):
     """Writes the two files; see `keras_tfm.export.export`."""

@@ -19,8 +19,6 @@ from keras_tfm import kernels
 from keras_tfm.export.common import graph_of, tensorflow
 from keras_tfm.text import END, PAD
 
-PRECISIONS = ("float32",)
-
 
 def write(translator, folder, settings):
     """Writes a SavedModel; see `keras_tfm.export.export`."""
