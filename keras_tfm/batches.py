@@ -34,10 +34,8 @@ def choose_shapes(counts, num_shapes):
     """
     longest = np.argwhere(counts).max(0)
     step = -(-longest.max() // 128)  # the longer the texts, the coarser the grid: this keeps the search short
-    cells = -(-np.argwhere(counts) // step)
-    coarse = np.zeros(cells.max(0) + 1, int)
-    np.add.at(coarse, tuple(cells.T), counts[counts > 0])
-    lengths, weights = np.argwhere(coarse), coarse[coarse > 0]  # (cells, 2), (cells,)
+    lengths, cells = np.unique(-(-np.argwhere(counts) // step), axis=0, return_inverse=True)  # (cells, 2)
+    weights = np.bincount(cells.ravel(), counts[counts > 0])  # (cells,)
     longer = np.sort(lengths.max(1))
     share = np.cumsum((weights * lengths.max(1) ** 2)[np.argsort(lengths.max(1))])
     middles = {longer[np.searchsorted(share, share[-1] * n / num_shapes)] for n in range(1, num_shapes)}

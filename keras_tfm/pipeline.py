@@ -69,7 +69,8 @@ def train(pairs, folder, recipe="default", valid=None, say=print, **changes):
         batches = serve(encoded, settled, copies=2 if settled.r_drop else 1)
         valid_batches = None if valid is None else serve(valid_encoded, settled, shuffle=False)
         settled = suited_schedule(settled, len(batches), encoded[0])
-        model = build(tokenizers, settled)
+        sizes = dict(zip(("vocab_size", "target_vocab_size"), [each.vocab_size for each in tokenizers], strict=False))
+        model = transformer(preset=settled.preset, dtype=settled.precision, **sizes, **settled.model_options)
         compile_model(model, settled, machine.current())
         stopping = keras.callbacks.EarlyStopping("val_loss", patience=settled.patience) if settled.patience else None
         run = runs.TrainingRun(folder, max(KEEP, settled.average), stopping, settled.save_minutes)
@@ -124,12 +125,9 @@ def earlier_choices(folder, recipe, texts):
 def check_average(folder, recipe):
     """Refuses to average more checkpoints than there can be."""
     epochs, epoch = recipe.steps // recipe.steps_per_epoch, runs.saved_step(folder) // recipe.steps_per_epoch
-    most, average = len(runs.checkpoints(folder)) + max(epochs - epoch, 0), recipe.average
-    if average > most:
-        raise ValueError(
-            f"`average` must be at most {most}, the number of checkpoints that this run has kept or has yet to write, "
-            f"one per epoch. Received: {average=}"
-        )
+    most = len(runs.checkpoints(folder)) + max(epochs - epoch, 0)
+    rule = f"at most {most}, the number of checkpoints that this run has kept or has yet to write, one per epoch"
+    check("average", recipe.average, recipe.average <= most, rule)
 
 
 def make_tokenizers(folder, pairs, texts, recipe):
@@ -180,13 +178,6 @@ def serve(encoded, recipe, **options):
     if recipe.packed:
         return PackedBatches(encoded, length=recipe.max_length, **options)
     return BucketedBatches(encoded, num_shapes=recipe.num_shapes, **options)
-
-
-def build(tokenizers, recipe):
-    """The Transformer of a recipe, for these tokenizers."""
-    vocab_size, *target = [tokenizer.vocab_size for tokenizer in tokenizers]
-    options = recipe.model_options | ({"target_vocab_size": target[0]} if target else {})
-    return transformer(vocab_size, recipe.preset, dtype=recipe.precision, **options)
 
 
 def compile_model(model, recipe, machine):

@@ -292,8 +292,7 @@ def load_keras(path):
 def load_model(folder):
     """The model of a run at any time: `model.keras` if it is up to date, else the latest state or checkpoint.
 
-    Returns:
-        the model, and a sentence that says where it comes from; "" for the result of a finished run.
+    Also returns a sentence that says where it comes from; "" for the result of a finished run.
     """
     folder = pathlib.Path(folder)
     path, newest = folder / "model.keras", saved_step(folder)
@@ -305,14 +304,10 @@ def load_model(folder):
 
 
 def finish(folder, average=1):
-    """Writes `model.keras` of a run at any time: the mean of its last checkpoints, without the optimizer.
+    """Writes `model.keras` of a run at any time: the mean of its last `average` checkpoints, without the optimizer.
 
-    Args:
-        folder: folder of the run.
-        average: number of checkpoints to average. The state counts as one if it is newer than the last checkpoint.
-
-    Returns:
-        the model, and a sentence that says what it was made from.
+    The state counts as a checkpoint if it is newer than the last one. Returns the model, and a sentence that says what
+    it was made from.
     """
     folder = pathlib.Path(folder)
     model, found, steps = _average_of_last(folder, average)
