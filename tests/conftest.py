@@ -35,6 +35,7 @@ TOLERANCE = {"float32": 1e-5, "mixed_bfloat16": 5e-2, "mixed_float16": 6e-3}
 # For what no backend takes part in.
 once = pytest.mark.skipif(BACKEND != "tensorflow", reason="the same on each backend: runs beside TensorFlow's tests")
 IN_TENSORFLOW = pytest.mark.skipif(BACKEND != "tensorflow", reason="graphs are exported by the TensorFlow backend")
+SLOW_ON_TENSORFLOW = pytest.mark.slow if BACKEND == "tensorflow" else lambda test: test  # where JAX is quicker
 TRACED = pytest.mark.skipif(BACKEND == "torch", reason="PyTorch runs eagerly here, and so knows every value")
 
 # Of translators that are exported, and what they translate.

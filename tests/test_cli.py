@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import BACKEND, once
+from conftest import BACKEND, SLOW_ON_TENSORFLOW, once
 
 from keras_tfm import cli
 
@@ -72,6 +72,7 @@ def test_errors_are_one_line(arguments, word, tmp_path):
     assert not (tmp_path / "run/config.json").exists()
 
 
+@SLOW_ON_TENSORFLOW
 def test_training_learns_the_task(tmp_path):
     line = (
         "train --task reverse --num_examples 30000 --tokenizer word --max_length 16 --batch_tokens 1024 --num_shapes 1"

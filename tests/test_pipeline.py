@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
-from conftest import BACKEND, array
+from conftest import BACKEND, SLOW_ON_TENSORFLOW, array
 
 from keras_tfm import cli, data, files, pipeline, runs, tasks
 from keras_tfm.backend import machine
@@ -248,6 +248,7 @@ def test_what_are_no_pairs_is_refused(pairs, message, tmp_path):
         pipeline.train(pairs, tmp_path)
 
 
+@SLOW_ON_TENSORFLOW
 def test_every_variant_trains(texts, tmp_path):
     """Two runs that use all other options: each ends in a result that loads, and resumes to the same result."""
     valid = {"valid": data.ParallelFiles(texts), "patience": 1, "bleu": 4}
