@@ -3,7 +3,7 @@ import warnings
 import keras
 import numpy as np
 import pytest
-from conftest import BYTES, spread
+from conftest import BYTES, TRACED, spread
 
 from keras_tfm.models import transformer
 from keras_tfm.text import train_tokenizer
@@ -62,7 +62,7 @@ def test_long_texts_are_translated_sentence_by_sentence(translator):
     sentences = ["Here is one.", "Is it two?", "Three!", "and four"]
     parts = translator(sentences)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         assert translator([" ".join(sentences)]) == [" ".join(parts)]
         assert translator(["一二三。四五六！七八"]) == ["".join(translator(["一二三。", "四五六！", "七八"]))]
 
@@ -134,6 +134,7 @@ def test_learned_positions_are_the_limit():
         assert isinstance(translator(["a" * 30])[0], str)
 
 
+@TRACED
 def test_many_sentences_need_few_programs(monkeypatch):
     programs = []
     search = Translator.search
