@@ -1,13 +1,14 @@
 """Helpers shared by the tests; each run has one backend, that of KERAS_BACKEND."""
 
 import functools
+import gc
 import itertools
 import os
 from importlib.metadata import version
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# The tests compile thousands of small kernels and run each a few times: the quickest way to compile wins. XLA aborts at
-# a flag that it does not know, and later versions do not know all of these.
+# The tests compile thousands of small kernels and run each a few times, so compile as fast as possible. XLA aborts at a
+# flag that it does not know, and later versions do not know all of these.
 if os.environ.get("KERAS_BACKEND") != "torch":
     os.environ.setdefault(
         "XLA_FLAGS",
@@ -32,15 +33,21 @@ BYTES = ByteTokenizer()
 TOLERANCE = {"float32": 1e-5, "mixed_bfloat16": 5e-2, "mixed_float16": 6e-3}
 
 
-# For what no backend takes part in.
+# For tests in which no backend takes part.
 once = pytest.mark.skipif(BACKEND != "tensorflow", reason="the same on each backend: runs beside TensorFlow's tests")
+SLOW_OFF_TENSORFLOW = [] if BACKEND == "tensorflow" else [pytest.mark.slow]  # quick on TensorFlow only
 IN_TENSORFLOW = pytest.mark.skipif(BACKEND != "tensorflow", reason="graphs are exported by the TensorFlow backend")
 SLOW_ON_TENSORFLOW = pytest.mark.slow if BACKEND == "tensorflow" else lambda test: test  # where JAX is quicker
 TRACED = pytest.mark.skipif(BACKEND == "torch", reason="PyTorch runs eagerly here, and so knows every value")
 
-# Of translators that are exported, and what they translate.
+# Sizes of the translators that are exported, and texts for them.
 SIZES = {"num_layers": 1, "model_dim": 16, "num_heads": 2, "ff_dim": 32}
 TEXTS = ["a dog", "two cats run over the grass, and then more", "", "b", "über 🙂 你好", "  ", "the end", "a " * 25]
+
+
+def pytest_collection_finish():
+    """Exempts the imported modules from garbage collection: Keras collects once for each layer that it quantizes."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -50,23 +57,43 @@ def same_seed():
 
 @pytest.fixture
 def one_width(monkeypatch):
-    """All sources of a translator have one width, and TensorFlow no XLA: fewer programs to compile."""
+    """Translators use one width for all sources, and no XLA on TensorFlow: fewer programs to compile."""
     monkeypatch.setattr("keras_tfm.translator.WIDTHS", ())
     monkeypatch.setattr(Translator, "jit_compile", False)
 
 
-def pairwise(*choices):
-    """Few combinations in which every two choices meet: what `make test` tries; `make test-slow` tries all."""
+def covering(*choices, strength=2 if BACKEND == "tensorflow" else 1):
+    """Few combinations in which every `strength` choices meet: every pair on TensorFlow, each choice on the others."""
 
-    def pairs(values):
-        return {*itertools.combinations(enumerate(values), 2)}
+    def parts(values):
+        return {*itertools.combinations(enumerate(values), strength)}
 
     combinations = [*itertools.product(*choices)]
-    missing, chosen = set().union(*map(pairs, combinations)), []
+    missing, chosen = set().union(*map(parts, combinations)), []
     while missing:
-        chosen.append(max(combinations, key=lambda values: len(pairs(values) & missing)))
-        missing -= pairs(chosen[-1])
+        chosen.append(max(combinations, key=lambda values: len(parts(values) & missing)))
+        missing -= parts(chosen[-1])
     return chosen
+
+
+def parametrize_all(names, *choices, group=False):
+    """Parametrizes with all combinations: `make test` runs a few that cover the choices, `make test-slow` the others.
+
+    A choice may be a dict, whose keys are then the ids. With `group`, tests of the same combination share a worker.
+    """
+    quick, cases = covering(*choices), []
+    for values in itertools.product(*choices):
+        name = "-".join(map(str, values))
+        marks = [pytest.mark.slow] * (values not in quick) + [pytest.mark.xdist_group(name)] * group
+        values = [of[value] if isinstance(of, dict) else value for of, value in zip(choices, values, strict=True)]
+        cases.append(pytest.param(*values, id=name, marks=marks))
+    return pytest.mark.parametrize(names, cases)
+
+
+def built(layer, *inputs):
+    """A layer with the weights that it needs for some inputs; building it inside a compiled program would lose them."""
+    layer.build(*(x.shape for x in inputs))
+    return layer
 
 
 def normal(*shape, seed=0):
@@ -74,14 +101,14 @@ def normal(*shape, seed=0):
 
 
 def spread(layer, by=0.1):
-    """Moves all weights of a layer or model, since biases, scales and temperatures too must matter."""
-    for weight in layer.trainable_variables:  # by NumPy, whose seed `set_random_seed` sets too: no kernel to compile
+    """Moves all weights of a layer or model, so that biases, scales and temperatures matter too."""
+    for weight in layer.trainable_variables:  # by NumPy, which `set_random_seed` seeds too: no kernel to compile
         weight.assign(array(weight) + by * np.random.normal(size=weight.shape))
     return layer
 
 
 def array(x):
-    return ops.convert_to_numpy(ops.cast(x, "float32"))
+    return ops.convert_to_numpy(x).astype("float32")  # by NumPy: no kernel to compile
 
 
 def assert_close(actual, expected, tolerance=1e-5):
@@ -115,8 +142,13 @@ def gradients(function, *arrays):
 
 
 def quick(function):
-    """`function` in the way that starts soonest: one program on JAX, which else compiles each operation by itself."""
+    """`function` in the way that starts soonest: as one program on JAX, which otherwise compiles every operation."""
     return compiled(function) if BACKEND == "jax" else function
+
+
+def run(function, *arguments, **options):
+    """`function(*arguments, **options)` as one program on JAX, and as it is on other backends."""
+    return quick(lambda: function(*arguments, **options))()
 
 
 def compiled(function):
@@ -130,6 +162,16 @@ def compiled(function):
     import tensorflow as tf
 
     return tf.function(function, jit_compile=True)
+
+
+def of_any_shape(model):
+    """A functional model as one graph for every batch size and length on TensorFlow; JAX compiles one for each."""
+    if BACKEND != "tensorflow":
+        return quick(lambda *inputs: model(list(inputs)))
+    import tensorflow as tf
+
+    specs = [tf.TensorSpec(x.shape, x.dtype) for x in model.inputs]
+    return tf.function(lambda *inputs: model(list(inputs)), input_signature=specs)
 
 
 def largest_tensor(function, x):

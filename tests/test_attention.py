@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 from conftest import (
+    BACKEND,
     PRECISIONS,
     TOLERANCE,
     array,
@@ -13,7 +14,8 @@ from conftest import (
     gradients,
     largest_tensor,
     normal,
-    pairwise,
+    parametrize_all,
+    run,
     spread,
 )
 from keras import ops
@@ -37,18 +39,14 @@ MASK = np.array([[1, 1, 1, 1, 0, 0], [0, 1, 0, 1, 1, 1]], bool)
 X = normal(BATCH, LENGTH, WIDTH)
 
 
-def every_option():
-    """All scores, head modes, position schemes and precisions; the laws of each share a worker and its layers."""
-    choices = list(SCORES), list(HEADS), list(SCHEMES), PRECISIONS
-    quick = pairwise(*choices)
-    for values in itertools.product(*choices):
-        name = "-".join(map(str, values))
-        options = dict(zip(("score", "heads", "positions", "dtype"), values, strict=True))
-        marks = [pytest.mark.xdist_group(name)] + [pytest.mark.slow] * (values not in quick)
-        yield pytest.param(options, id=name, marks=marks)
+EVERY_OPTION = parametrize_all(
+    "score, heads, positions, dtype", list(SCORES), list(HEADS), list(SCHEMES), PRECISIONS, group=True
+)
 
 
-EVERY_OPTION = pytest.mark.parametrize("options", list(every_option()))
+@pytest.fixture
+def options(score, heads, positions, dtype):
+    return {"score": score, "heads": heads, "positions": positions, "dtype": dtype}
 
 
 @functools.cache
@@ -66,17 +64,17 @@ def test_padding_changes_nothing(options):
     layer, tolerance = cached_layer(**more, **options), TOLERANCE[options["dtype"]]
     other_content = np.where(MASK[..., None], X, 50 * X[::-1])
     begins = np.broadcast_to(np.arange(LENGTH) < 3, MASK.shape)
-    y = array(layer(np.concatenate([X, other_content, X]), mask=np.concatenate([MASK, MASK, begins])))
+    y = array(run(layer, np.concatenate([X, other_content, X]), mask=np.concatenate([MASK, MASK, begins])))
     expected, other, longer = np.split(y, 3)
     np.testing.assert_array_equal(other[MASK], expected[MASK])
-    assert_close(longer[:, :3], layer(X[:, :3], mask=np.ones((BATCH, 3), bool)), tolerance)
+    assert_close(longer[:, :3], run(layer, X[:, :3], mask=np.ones((BATCH, 3), bool)), tolerance)
 
 
 @EVERY_OPTION
 def test_the_future_changes_nothing_before_it(options):
     layer = cached_layer(causal=True, num_kv_heads=2, **options)
     futures = [np.concatenate([X[:, :t], -3 * X[:, t:]], axis=1) for t in (1, 4)]
-    expected, *outputs = np.split(array(layer(np.concatenate([X, *futures]))), 3)
+    expected, *outputs = np.split(array(run(layer, np.concatenate([X, *futures]))), 3)
     for t, changed in zip((1, 4), outputs, strict=True):
         np.testing.assert_array_equal(changed[:, :t], expected[:, :t])
         assert np.abs(changed[:, t:] - expected[:, t:]).max() > 1e-3
@@ -97,47 +95,53 @@ def test_rows_of_attention_sum_to_one_or_are_zero(options):
 @EVERY_OPTION
 def test_cached_equals_full(options):
     layer, tolerance = cached_layer(causal=True, num_kv_heads=2, **options), TOLERANCE[options["dtype"]]
-    full = array(layer(X, mask=MASK))
-    cache = layer.empty_cache(BATCH, LENGTH + 2)
-    first = 4 if options["dtype"] == "float32" else 5
-    prefill, cache = layer(X[:, :first], mask=MASK[:, :first], cache=cache)
-    steps = [array(prefill)]
-    for t in range(first, LENGTH):
-        step, cache = layer(X[:, t : t + 1], mask=MASK[:, t : t + 1], cache=cache, start=ops.convert_to_tensor(t))
-        steps.append(array(step))
-    assert_close(np.concatenate(steps, axis=1), full, tolerance)
+
+    def by_steps():
+        first = 4 if options["dtype"] == "float32" else 5
+        step, cache = layer(X[:, :first], mask=MASK[:, :first], cache=layer.empty_cache(BATCH, LENGTH + 2))
+        steps = [step]
+        for t in range(first, LENGTH):
+            step, cache = layer(X[:, t : t + 1], mask=MASK[:, t : t + 1], cache=cache, start=ops.convert_to_tensor(t))
+            steps.append(step)
+        return ops.concatenate(steps, axis=1)
+
+    assert_close(run(by_steps), run(layer, X, mask=MASK), tolerance)
 
 
-@pytest.mark.parametrize("window", [None, 2])
-@pytest.mark.parametrize("positions", SCHEMES)
-def test_a_cache_of_tokens_alone_needs_no_mask(positions, window):
+@parametrize_all("positions, window", list(SCHEMES), [None, 2])
+def test_a_cache_without_padding_needs_no_mask(positions, window):
     layer = cached_layer(causal=True, positions=positions, window=window)
-    cache = layer.empty_cache(BATCH, LENGTH + 2, masked=False)
-    first, cache = layer(X[:, :3], cache=cache)
-    second, cache = layer(X[:, 3:], cache=cache, start=ops.convert_to_tensor(3))
+
+    def by_steps():
+        first, cache = layer(X[:, :3], cache=layer.empty_cache(BATCH, LENGTH + 2, masked=False))
+        second, cache = layer(X[:, 3:], cache=cache, start=ops.convert_to_tensor(3))
+        return ops.concatenate([first, second], axis=1), cache
+
+    found, cache = run(by_steps)
     assert set(cache) == {"k", "v"}
-    assert_close(np.concatenate([first, second], axis=1), layer(X))
+    assert_close(found, run(layer, X))
     with pytest.raises(ValueError, match="masked=False"):
         layer(X[:, :1], mask=MASK[:, :1], cache=cache, start=LENGTH)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(
-    "score, positions",
+@parametrize_all(
+    "kind, causal",
     [*((score, None) for score in SCORES), *(("scaled_dot", scheme) for scheme in SCHEMES if scheme)],
+    [False, True],
 )
-def test_local_equals_full_with_a_window_mask(score, positions, causal):
+def test_local_equals_full_with_a_window_mask(kind, causal):
+    score, positions = kind
     x, mask = normal(2, 11, WIDTH), np.arange(11) < np.array([[11], [7]])
     layer = cached_layer(score=score, positions=positions, causal=causal, num_kv_heads=2, window=3)
-    local = array(layer(x, mask=mask))
-    near = array(masks.window(11, 11, 3)).astype(bool)
-    assert_close(local, layer(x, mask=mask, attention_mask=np.ones((11, 11), bool)))
-    if score == "scaled_dot":
+    local = array(run(layer, x, mask=mask))
+    near = np.abs(np.arange(11) - np.arange(11)[:, None]) < 3
+    assert_close(local, run(layer, x, mask=mask, attention_mask=np.ones((11, 11), bool)))
+    if score == "scaled_dot" and BACKEND != "jax":  # where `run` compiles
         assert_close(local, compiled(lambda x: layer(x, mask=mask))(ops.convert_to_tensor(x)))
     unlimited = MultiHeadSelfAttention(4, score=score, positions=positions, causal=causal, num_kv_heads=2)
     unlimited.build(x.shape)
     unlimited.set_weights(layer.get_weights())
-    assert_close(local, unlimited(x, mask=mask, attention_mask=near))
+    assert_close(local, run(unlimited, x, mask=mask, attention_mask=near))
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -152,7 +156,7 @@ def test_cost_of_local_attention_grows_with_length_only(causal):
 
 
 @pytest.mark.parametrize("window, causal", [(1, False), (4, False), (4, True), (20, True)])
-def test_window_reaches_exactly_so_far(window, causal):
+def test_a_window_reaches_exactly_as_far_as_its_size(window, causal):
     layer = MultiHeadSelfAttention(2, causal=causal, window=window)
     (gradient,) = gradients(lambda x: layer(x)[:, 10], normal(1, 21, 8))
     reached = np.abs(gradient[0]).sum(-1) > 0
@@ -160,13 +164,12 @@ def test_window_reaches_exactly_so_far(window, causal):
     np.testing.assert_array_equal(reached, (np.abs(offset) < window) & (~np.array(causal) | (offset <= 0)))
 
 
-@pytest.mark.parametrize("dtype", PRECISIONS)
-@pytest.mark.parametrize("mixing", MIXINGS)
-@pytest.mark.parametrize("score", SCORES)
+@parametrize_all("score, mixing, dtype", list(SCORES), list(MIXINGS), PRECISIONS)
 def test_fully_masked_rows_give_zeros_and_zero_gradients(score, mixing, dtype):
     layer, memory = MultiHeadAttention(4, score=score, mixing=mixing, dtype=dtype), normal(BATCH, 3, WIDTH, seed=2)
+    layer.build(X.shape, memory.shape)
     memory_mask = np.array([[False] * 3, [True, False, True]])
-    y = array(layer(X, memory, memory_mask=memory_mask))
+    y = array(run(layer, X, memory, memory_mask=memory_mask))
     assert (y[0] == 0).all() and np.abs(y[1]).min(-1).max() > 0
     for gradient in gradients(lambda x, memory: layer(x, memory, memory_mask=memory_mask) ** 2, X, memory):
         assert np.isfinite(gradient).all() and (gradient[0] == 0).all()
@@ -177,22 +180,24 @@ def test_fully_masked_rows_give_zeros_and_zero_gradients(score, mixing, dtype):
 def test_the_future_changes_nothing_with_dropout_on(block, recorded):
     options = {"causal": True} if block is TransformerEncoderBlock else {}
     layer = block(4, 32, dropout=0.3, attention_dropout=0.3, **options)
-    layer(X)
+    layer.build(X.shape)
 
-    def run(x):
-        for inner in layer._flatten_layers():  # draw the same dropout again
-            if isinstance(inner, keras.layers.Dropout):
-                inner.seed_generator.state.assign([0, 7])
+    def outputs(x, training=True):
+        with keras.StatelessScope():  # forgets the new seeds: every call begins with the same ones
+            return layer(x, training=training)
+
+    def with_dropout(x):
         if not recorded:
-            return array(layer(x, training=True))
+            return array(run(outputs, x))
         with record_attention() as maps:
-            y = array(layer(x, training=True))
+            y = array(outputs(x))
         assert (np.triu(maps[f"{layer.path}/attention"][0], k=1) == 0).all()
         return y
 
-    expected = run(X)
-    assert np.abs(expected - array(layer(X))).max() > 1e-2
-    np.testing.assert_array_equal(run(np.concatenate([X[:, :3], 5 * X[:, 3:]], axis=1))[:, :3], expected[:, :3])
+    expected, changed = with_dropout(X), with_dropout(np.concatenate([X[:, :3], 5 * X[:, 3:]], axis=1))
+    assert np.abs(expected - array(run(outputs, X, training=False))).max() > 1e-2
+    np.testing.assert_array_equal(changed[:, :3], expected[:, :3])
+    assert np.abs(changed[:, 3:] - expected[:, 3:]).max() > 1e-2
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -202,22 +207,22 @@ def test_equals_keras_multi_head_attention_with_the_same_weights(causal, masked)
     theirs.build(X.shape, X.shape)
     theirs.set_weights(ours.get_weights())
     mask = MASK if masked else np.ones_like(MASK)
-    expected = theirs(X, X, attention_mask=mask[:, None, :], use_causal_mask=causal)
-    seen = mask if masked else np.ones_like(MASK)
-    assert_close(array(ours(X, mask=mask if masked else None))[seen], array(expected)[seen])
+    expected = run(theirs, X, X, attention_mask=mask[:, None, :], use_causal_mask=causal)
+    assert_close(array(run(ours, X, mask=mask if masked else None))[mask], array(expected)[mask])
 
 
 def test_cross_attention_equals_keras_with_the_same_weights():
     memory = normal(BATCH, 4, 10, seed=4)
     ours, theirs = MultiHeadAttention(4), keras.layers.MultiHeadAttention(4, WIDTH // 4)
-    expected, _ = theirs(X, memory), ours(X, memory)
-    ours.set_weights(theirs.get_weights())
-    assert_close(ours(X, memory), expected)
-    assert_close(ours(X, cache=ours.memory_cache(ops.convert_to_tensor(memory)))[0], expected)
+    for layer in (ours, theirs):
+        layer.build(X.shape, memory.shape)
+    ours.set_weights(spread(theirs).get_weights())
+    expected = run(theirs, X, memory)
+    assert_close(run(ours, X, memory), expected)
+    assert_close(run(lambda: ours(X, cache=ours.memory_cache(ops.convert_to_tensor(memory)))[0]), expected)
 
 
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("num_kv_heads", [1, 2, 4])
+@parametrize_all("num_kv_heads, score", [1, 2, 4], list(SCORES))
 def test_grouped_heads_equal_plain_ones_with_repeated_keys_and_values(num_kv_heads, score):
     grouped = cached_layer(num_kv_heads=num_kv_heads, score=score)
     plain = MultiHeadSelfAttention(4, score=score)
@@ -228,11 +233,14 @@ def test_grouped_heads_equal_plain_ones_with_repeated_keys_and_values(num_kv_hea
         if theirs.path.split("/")[-2] in ("key", "value"):
             value = np.repeat(value, repeat, axis=-2)
         ours.assign(value)
-    assert_close(grouped(X, mask=MASK), plain(X, mask=MASK))
-    assert_close(grouped(X), plain(X))  # the fused path
+
+    def outputs(layer):
+        return ops.concatenate([layer(X, mask=MASK), layer(X)])  # without a mask by the fused path
+
+    assert_close(run(outputs, grouped), run(outputs, plain))
 
 
-def test_head_modes_have_the_matrices_written_out():
+def test_shapes_of_the_matrices_of_each_head_mode():
     k, h = WIDTH, 4
     shapes = {"standard": (k, h, k // h), "narrow": (h, k // h, k // h), "wide": (k, h, k)}
     for heads, shape in shapes.items():
@@ -263,10 +271,13 @@ def test_scores_against_the_formulas_written_out():
         "additive": v @ np.tanh(q @ w + k @ u),
         "concat": v @ np.tanh(np.concatenate([q, k]) @ pair),
     }
-    for score, (function, _) in SCORES.items():
+
+    def actual(score):
         tensors = {name: ops.convert_to_tensor(np.float32(value)) for name, value in weights.get(score, {}).items()}
-        actual = function(*(ops.convert_to_tensor(x[None, None, None]) for x in (q, k)), **tensors)
-        assert_close(actual, np.reshape(expected[score], (1, 1, 1, 1)))
+        return SCORES[score][0](*(ops.convert_to_tensor(x[None, None, None]) for x in (q, k)), **tensors)
+
+    for score, found in zip(SCORES, run(lambda: [*map(actual, SCORES)]), strict=True):
+        assert_close(found, np.reshape(expected[score], (1, 1, 1, 1)))
 
 
 def test_parameter_free_self_attention_is_the_sum_written_out():
@@ -287,9 +298,10 @@ def test_hard_attention_takes_the_best_key_and_learns_like_soft():
 
 def test_attend_takes_masks_of_every_rank():
     q = k = v = ops.convert_to_tensor(normal(BATCH, LENGTH, BATCH, 4))  # as many heads as rows
-    expected = attend(q, k, v, mask=MASK[:, None, None, :])[0]
-    assert_close(attend(q, k, v, mask=MASK)[0], expected)
-    assert_close(attend(q, k, v, mask=np.repeat(MASK[:, None, :], LENGTH, axis=1))[0], expected)
+    ranks = MASK[:, None, None, :], MASK, np.repeat(MASK[:, None, :], LENGTH, axis=1)
+    expected, *others = run(lambda: [attend(q, k, v, mask=mask)[0] for mask in ranks])
+    for other in others:
+        assert_close(other, expected)
 
 
 @pytest.mark.parametrize("score", SCORES)
@@ -300,30 +312,33 @@ def test_tokens_of_zeros_have_finite_gradients(score):
 
 def test_masks_work_under_every_floatx():
     layer, before = MultiHeadSelfAttention(2, dtype="float32"), keras.config.floatx()
-    expected = array(layer(X, mask=MASK))
+    layer.build(X.shape)
+    expected = array(run(layer, X, mask=MASK))
     try:
         for floatx in ("float16", "float64"):
             keras.config.set_floatx(floatx)
-            assert_close(layer(X, mask=MASK), expected)
+            assert_close(run(layer, X, mask=MASK), expected)
     finally:
         keras.config.set_floatx(before)
+
+
+def plain_attention(q, k, v, mask):
+    return attend(q, k, v, mask=mask)[0]
 
 
 def test_local_attention_in_several_groups_of_blocks():
     q, k, v = (ops.convert_to_tensor(normal(2, 37, 2, 4, seed=seed)) for seed in range(3))
     mask = np.random.default_rng(0).random((2, 37)) > 0.3
-    for window in (1, 2):  # 37 and 19 blocks, in 8 groups at the most
-        for causal in (False, True):
-            blocks = lambda q, k, v, mask: attend(q, k, v, mask=mask)[0]  # noqa: E731
-            local = local_attention(blocks, q, k, v, window, causal, ops.convert_to_tensor(mask))
-            past = masks.causal(37, 37) if causal else None
-            assert_close(local, attend(q, k, v, mask=masks.combine(mask, past, masks.window(37, 37, window)))[0])
+    distance = np.arange(37)[:, None] - np.arange(37)
+    for window, causal in itertools.product((1, 2), (False, True)):  # 37 and 19 blocks, in at most 8 groups
+        allowed = mask[:, None, :] & (np.abs(distance) < window) & (~np.array(causal) | (distance >= 0))
+        local = run(local_attention, plain_attention, q, k, v, window, causal, ops.convert_to_tensor(mask))
+        assert_close(local, run(plain_attention, q, k, v, allowed))
 
 
 def test_local_attention_of_a_window_wider_than_the_sequence_is_full():
     q, k, v = (ops.convert_to_tensor(normal(1, 5, 2, 4, seed=seed)) for seed in range(3))
-    local = local_attention(lambda q, k, v, mask: attend(q, k, v, mask=mask)[0], q, k, v, window=9)
-    assert_close(local, attend(q, k, v)[0])
+    assert_close(run(local_attention, plain_attention, q, k, v, window=9), run(plain_attention, q, k, v, None))
 
 
 # ── errors ──
@@ -373,7 +388,7 @@ def test_a_negative_start():
         layer(X[:, :2], cache=layer.empty_cache(BATCH, 4), start=-1)
 
 
-def test_a_cache_that_turns_out_too_short_when_it_runs_gives_nan_rather_than_a_wrong_place():
+def test_a_cache_that_is_too_short_gives_nan_in_a_compiled_program():
     layer = cached_layer(causal=True)
     step = compiled(lambda x, start: layer(x, cache=layer.empty_cache(BATCH, 4), start=start)[0])
     assert np.isfinite(array(step(ops.convert_to_tensor(X[:, :2]), ops.convert_to_tensor(2)))).all()
@@ -382,7 +397,7 @@ def test_a_cache_that_turns_out_too_short_when_it_runs_gives_nan_rather_than_a_w
     assert np.isnan(array(single(ops.convert_to_tensor(X[:, :1]), ops.convert_to_tensor(1)))).all()
 
 
-def test_a_start_must_be_whole():
+def test_a_start_must_be_an_integer():
     layer = cached_layer(causal=True)
     with pytest.raises(ValueError, match="`start` must be an integer"):
         layer(X[:, :1], cache=layer.empty_cache(BATCH, 4), start=1.7)
@@ -390,7 +405,8 @@ def test_a_start_must_be_whole():
 
 def test_large_float16_features_do_not_overflow():
     layer = MultiHeadSelfAttention(1, dtype="mixed_float16")
-    assert np.isfinite(array(layer(40 * normal(1, 6, 256)))).all()
+    layer.build((1, 6, 256))
+    assert np.isfinite(array(run(layer, 40 * normal(1, 6, 256)))).all()
 
 
 def test_a_cache_needs_a_causal_layer():

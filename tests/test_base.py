@@ -17,7 +17,7 @@ from keras_tfm.layers.base import as_matrices, fresh
     ids=lambda options: next(iter(options)),
 )
 @pytest.mark.parametrize("kind", [FeedForward, MultiHeadAttention])
-def test_objects_among_the_arguments_are_saved(kind, options):
+def test_arguments_that_are_objects_are_saved(kind, options):
     config = kind(2, **options).get_config()
     assert kind.from_config(config).get_config() == config
 
@@ -27,7 +27,7 @@ def test_kernels_are_drawn_as_matrices():
     np.testing.assert_array_equal(kernel, np.stack([np.eye(2, 6)] * 3))
 
 
-def test_each_kernel_is_drawn_anew_unless_it_has_a_seed():
+def test_each_kernel_is_drawn_again_unless_it_has_a_seed():
     def equal(initializer):
         first, second = (array(fresh(initializer)((4, 4))) for _ in range(2))
         return (first == second).all()

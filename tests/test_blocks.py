@@ -1,12 +1,28 @@
 """Laws of the blocks, and one harness that every public layer goes through."""
 
+import itertools
 import subprocess
 import sys
 
 import keras
 import numpy as np
 import pytest
-from conftest import BACKEND, PRECISIONS, TOLERANCE, array, assert_close, normal, quick, spread
+from conftest import (
+    BACKEND,
+    IN_TENSORFLOW,
+    PRECISIONS,
+    SLOW_OFF_TENSORFLOW,
+    TOLERANCE,
+    array,
+    assert_close,
+    built,
+    normal,
+    of_any_shape,
+    once,
+    parametrize_all,
+    run,
+    spread,
+)
 from keras import ops
 
 from keras_tfm.layers import (
@@ -67,93 +83,107 @@ def functional(make, num_inputs, **kwargs):
     return keras.Model(inputs, make(**kwargs)(*inputs))
 
 
-def assert_trains(model, inputs):
+def side_by_side(names=LAYERS, dtypes=("float32",)):
+    """One model of many layers, whose outputs it concatenates; the layers take turns with the precisions."""
+    inputs = [keras.Input((None, 8)), keras.Input((None, 6))]
+    outputs = []
+    for name, dtype in zip(names, itertools.cycle(dtypes)):
+        make, num_inputs = LAYERS[name]
+        outputs.append(make(dtype=dtype)(*inputs[:num_inputs]))
+    return keras.Model(inputs, keras.layers.Concatenate(dtype="float32")(outputs))
+
+
+def assert_trains(model, **options):
+    model = keras.Model(model.inputs, keras.layers.Dense(1)(model.outputs[0]))
+    model.compile("sgd", "mse", **options)
     before = [array(weight) for weight in model.trainable_variables]
-    history = model.fit(inputs, normal(2, 5, 1), verbose=0)
+    history = model.fit([X, MEMORY], normal(2, 5, 1), verbose=0)
     assert np.isfinite(history.history["loss"]).all()
     unmoved = [w.path for w, old in zip(model.trainable_variables, before, strict=True) if (array(w) == old).all()]
     # a key's bias shifts all scores of a query alike, and hard attention may have a gradient of zero
     assert not [path for path in unmoved if "/key/bias" not in path and "hard" not in path]
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="JAX compiles each layer in test_trains, PyTorch takes minutes")
-def test_all_layers_train_compiled_by_xla():
-    inputs = [keras.Input((None, 8)), keras.Input((None, 6))]
-    outputs = [make()(*inputs[:num_inputs]) for make, num_inputs in LAYERS.values()]
-    model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Concatenate()(outputs)))
-    model.compile("sgd", "mse", jit_compile=True)
-    assert_trains(model, [X, MEMORY])
+# On JAX each layer trains in one precision, on TensorFlow in all of them.
+@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=SLOW_OFF_TENSORFLOW) for first in (1, 2))])
+def test_every_layer_trains(first):
+    eager = BACKEND != "jax"  # a graph would take longer to trace than to run once
+    model = side_by_side(dtypes=PRECISIONS[first:] + PRECISIONS[:first])
+    assert_trains(model, run_eagerly=eager, jit_compile=not eager)
+
+
+# One layer of each kind of attention, position and norm.
+FOR_XLA = (
+    "attention",
+    "hard attention",
+    "self-attention",
+    "learned positions",
+    "pre-norm encoder block",
+    "decoder block",
+)
+
+
+@IN_TENSORFLOW
+@pytest.mark.parametrize("names", [FOR_XLA, pytest.param(LAYERS, marks=pytest.mark.slow)], ids=["few", "all"])
+def test_layers_train_compiled_by_xla(names):
+    assert_trains(side_by_side(names), jit_compile=True)
 
 
 @pytest.mark.parametrize("make, num_inputs", LAYERS.values(), ids=LAYERS)
-class TestEveryLayer:
-    def test_config_round_trip(self, make, num_inputs):
-        layer, inputs = make(), (X, MEMORY)[:num_inputs]
-        config = layer.get_config()
-        twin = type(layer).from_config(config)
-        assert twin.get_config() == config and twin.name == layer.name
-        for one in (layer, twin):
-            one.build(*(x.shape for x in inputs))
-        twin.set_weights(layer.get_weights())
-        assert_close(quick(twin)(*inputs), quick(layer)(*inputs))
-
-    @pytest.mark.parametrize("dtype", PRECISIONS)
-    def test_shapes_and_types_symbolic_and_eager(self, make, num_inputs, dtype):
-        layer = make(dtype=dtype)
-        inputs = (X, MEMORY)[:num_inputs]
-        symbolic = layer(*(keras.Input(x.shape[1:]) for x in inputs))
-        eager = layer(*inputs)
-        assert tuple(eager.shape) == layer.compute_output_shape(*(x.shape for x in inputs))
-        assert tuple(symbolic.shape) == (None, *eager.shape[1:])
-        types = {keras.backend.standardize_dtype(x.dtype) for x in (symbolic, eager)}
-        assert types == {layer.compute_dtype} and np.isfinite(array(eager)).all()
-        if dtype == "float32":
-            return
-        single = make()
-        single(*inputs)
-        single.set_weights(layer.get_weights())
-        assert_close(eager, single(*inputs), 2 * TOLERANCE[dtype])
-
-    @pytest.mark.parametrize("dtype", PRECISIONS)
-    def test_trains(self, make, num_inputs, dtype):
-        model = functional(make, num_inputs, dtype=dtype)
-        model = keras.Model(model.inputs, keras.layers.Dense(1, dtype="float32")(model.outputs[0]))
-        eager = BACKEND != "jax"  # a graph of each would take minutes
-        model.compile("sgd", "mse", jit_compile=not eager, run_eagerly=eager)
-        assert_trains(model, [X, MEMORY][:num_inputs])
-
-    def test_any_batch_and_length(self, make, num_inputs):
-        model = functional(make, num_inputs)
-        for batch, length in ((3, 7), (2, 1)):
-            inputs = [normal(batch, length, 8), normal(batch, length + 1, 6)][:num_inputs]
-            assert model.predict(inputs, verbose=0).shape == (batch, length, model.output_shape[-1])
-        model.summary(print_fn=lambda text: None)
+def test_config_round_trip(make, num_inputs):
+    layer, inputs = make(), (X, MEMORY)[:num_inputs]
+    config = layer.get_config()
+    twin = type(layer).from_config(config)
+    assert twin.get_config() == config and twin.name == layer.name
+    for one in (layer, twin):
+        built(one, *inputs)
+    twin.set_weights(layer.get_weights())
+    assert_close(*run(lambda: [one(*inputs) for one in (twin, layer)]))
 
 
+@pytest.mark.parametrize("name", LAYERS)
+def test_shapes_and_types_symbolic_and_real(name):
+    make, num_inputs = LAYERS[name]
+    half = PRECISIONS[1:] if BACKEND == "tensorflow" else [PRECISIONS[1 + list(LAYERS).index(name) % 2]]
+    inputs, layers = (X, MEMORY)[:num_inputs], [make(dtype=dtype) for dtype in ("float32", *half)]
+    symbolic = [layer(*(keras.Input(x.shape[1:]) for x in inputs)) for layer in layers]
+    for layer in layers[1:]:
+        layer.set_weights(layers[0].get_weights())
+    real = run(lambda: [layer(*inputs) for layer in layers])
+    for layer, outline, y in zip(layers, symbolic, real, strict=True):
+        assert tuple(y.shape) == layer.compute_output_shape(*(x.shape for x in inputs))
+        assert tuple(outline.shape) == (None, *y.shape[1:])
+        types = {keras.backend.standardize_dtype(x.dtype) for x in (outline, y)}
+        assert types == {layer.compute_dtype} and np.isfinite(array(y)).all()
+        assert_close(y, real[0], 2 * TOLERANCE[layer.dtype_policy.name])
+
+
+def test_any_batch_and_length():
+    model = side_by_side()
+    program = of_any_shape(model)
+    for batch, length in ((3, 7), (2, 1)):
+        y = program(normal(batch, length, 8), normal(batch, length + 1, 6))
+        assert y.shape == (batch, length, model.output_shape[-1]) and np.isfinite(array(y)).all()
+    model.summary(print_fn=lambda text: None)
+
+
+@once
 def test_saved_models_load_in_a_fresh_process_without_custom_objects(tmp_path):
-    inputs = [X, MEMORY]
-    for number, (make, num_inputs) in enumerate(LAYERS.values()):
-        model = functional(make, num_inputs)
-        model.save(tmp_path / f"{number}.keras")
-        np.save(tmp_path / f"{number}.npy", array(model(inputs[:num_inputs])))
-    np.savez(tmp_path / "inputs.npz", *inputs)
+    model = side_by_side()
+    model.save(tmp_path / "model.keras")
+    np.savez(tmp_path / "arrays.npz", X, MEMORY, array(model([X, MEMORY])))
     program = """
 import sys, keras, numpy as np, keras_tfm.layers
-folder, count = sys.argv[1], int(sys.argv[2])
-inputs = list(np.load(folder + "/inputs.npz").values())
-for number in range(count):
-    model = keras.models.load_model(f"{folder}/{number}.keras")
-    y = keras.ops.convert_to_numpy(model(inputs[:len(model.inputs)]))
-    np.testing.assert_allclose(y, np.load(f"{folder}/{number}.npy"), rtol=0, atol=1e-5)
-print(count, "equal")
+*inputs, expected = np.load(sys.argv[1] + "/arrays.npz").values()
+model = keras.models.load_model(sys.argv[1] + "/model.keras")
+np.testing.assert_allclose(keras.ops.convert_to_numpy(model(inputs)), expected, rtol=0, atol=1e-5)
+print("equal")
 """
-    run = subprocess.run([sys.executable, "-c", program, tmp_path, str(len(LAYERS))], capture_output=True, text=True)
-    assert f"{len(LAYERS)} equal" in run.stdout, run.stderr
+    fresh = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True)
+    assert fresh.stdout.endswith("equal\n"), fresh.stderr
 
 
-@pytest.mark.parametrize("dtype", PRECISIONS)
-@pytest.mark.parametrize("with_memory", [False, True])
-@pytest.mark.parametrize("norm_first", [False, True])
+@parametrize_all("norm_first, with_memory, dtype", [False, True], [False, True], PRECISIONS)
 def test_cached_decoder_equals_full(norm_first, with_memory, dtype):
     block = TransformerDecoderBlock(2, 16, norm_first=norm_first, positions="rotary", window=3, dtype=dtype)
     memory, memory_mask = (MEMORY, np.array([[1, 1, 0], [1, 0, 0]], bool)) if with_memory else (None, None)
@@ -169,53 +199,57 @@ def test_cached_decoder_equals_full(norm_first, with_memory, dtype):
             steps.append(step)
         return ops.concatenate(steps, axis=1)
 
-    full = quick(lambda: block(X, memory, mask=mask, memory_mask=memory_mask))
-    assert_close(quick(by_steps)(), full(), TOLERANCE[dtype])
+    full = run(block, X, memory, mask=mask, memory_mask=memory_mask)
+    assert_close(run(by_steps), full, TOLERANCE[dtype])
 
 
 def test_cache_remembers_the_mask_that_keras_attached_to_the_memory():
-    block, x = TransformerDecoderBlock(2, 16), normal(2, 1, 8)
-    memory = keras.layers.Embedding(9, 8, mask_zero=True)(np.array([[3, 4, 0], [5, 0, 0]]))
-    full = block(x, memory)
-    step, _ = block(x, cache=block.make_cache(2, 1, memory))
+    x, ids = normal(2, 1, 8), np.array([[3, 4, 0], [5, 0, 0]])
+    embedding = built(keras.layers.Embedding(9, 8, mask_zero=True), ids)
+    without_mask = array(embedding.embeddings)[ids]
+    block = built(TransformerDecoderBlock(2, 16), x, without_mask)
+
+    def outputs():
+        memory = embedding(ids)
+        return block(x, memory), block(x, cache=block.make_cache(2, 1, memory))[0], block(x, without_mask)
+
+    full, step, unmasked = run(outputs)
     assert_close(step, full)
-    assert np.abs(array(full) - array(block(x, array(memory)))).max() > 1e-4
+    assert np.abs(array(full) - array(unmasked)).max() > 1e-4
 
 
 def test_cached_step_as_a_functional_model():
-    block = TransformerDecoderBlock(2, 16)
-    full = block(X, MEMORY)
-    cache = block.make_cache(2, 5, MEMORY)
-    _, cache = block(X[:, :4], cache=cache)
+    block = built(TransformerDecoderBlock(2, 16), X, MEMORY)
+    full = run(block, X, MEMORY)
+    _, cache = run(lambda: block(X[:, :4], cache=block.make_cache(2, 5, MEMORY)))
     inputs = keras.tree.map_structure(lambda x: keras.Input(x.shape[1:], dtype=x.dtype), cache)
     token, start = keras.Input((1, 8)), keras.Input((), batch_size=1, dtype="int32")
     outputs = block(token, cache=inputs, start=start[0])
     model = keras.Model([token, start, inputs], outputs)
-    step, new_cache = model([ops.convert_to_tensor(X[:, 4:]), ops.convert_to_tensor([4]), cache])
-    assert_close(step, full[:, 4:])
+    step, new_cache = run(model, [ops.convert_to_tensor(X[:, 4:]), ops.convert_to_tensor([4]), cache])
+    assert_close(step, array(full)[:, 4:])
     assert array(new_cache["self"]["mask"]).all()
 
 
 def test_decoder_block_wants_memory_always_or_never():
-    block = TransformerDecoderBlock(2, 16)
-    block(X, MEMORY)
     with pytest.raises(ValueError, match="`memory` must be given in all calls or in none"):
-        block(X)
-    block = TransformerDecoderBlock(2, 16)
-    block(X)
+        built(TransformerDecoderBlock(2, 16), X, MEMORY)(X)
     with pytest.raises(ValueError, match="`memory` must be given in all calls or in none"):
-        block(X, MEMORY)
+        built(TransformerDecoderBlock(2, 16), X)(X, MEMORY)
 
 
 def test_residuals_are_those_of_the_two_papers():
     for norm_first in (False, True):
-        block = TransformerEncoderBlock(2, 16, norm_first=norm_first)
-        block(X)
-        norms = block.attention_residual.norm, block.feed_forward_residual.norm
-        x = ops.convert_to_tensor(X)
-        for norm, sublayer in zip(norms, (block.attention, block.feed_forward), strict=True):
-            x = x + sublayer(norm(x)) if norm_first else norm(x + sublayer(x))
-        assert_close(block(X), x)
+        block = built(TransformerEncoderBlock(2, 16, norm_first=norm_first), X)
+
+        def expected(block, norm_first):
+            norms = block.attention_residual.norm, block.feed_forward_residual.norm
+            x = ops.convert_to_tensor(X)
+            for norm, sublayer in zip(norms, (block.attention, block.feed_forward), strict=True):
+                x = x + sublayer(norm(x)) if norm_first else norm(x + sublayer(x))
+            return x
+
+        assert_close(run(block, X), run(expected, block, norm_first))
 
 
 @keras.saving.register_keras_serializable(package="tests")
@@ -227,17 +261,19 @@ def squared_relu(x):
 def test_any_activation_is_saved(activation, tmp_path):
     model = functional(lambda: FeedForward(16, activation), 1)
     layer = model.layers[-1]
-    assert_close(layer.inner(X), activation(ops.matmul(X, layer.inner.kernel)))
+    assert_close(*run(lambda: (layer.inner(X), activation(ops.matmul(X, layer.inner.kernel)))))
     model.save(tmp_path / "model.keras")
-    assert_close(keras.models.load_model(tmp_path / "model.keras")([X]), model([X]))
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert_close(*run(lambda: (loaded([X]), model([X]))))
 
 
 def weights_of(block, name):
     return {weight.path: array(weight) for weight in block.weights if weight.name == name and "norm" not in weight.path}
 
 
+@once
 @pytest.mark.parametrize("heads", HEADS)
-def test_kernels_and_biases_begin_as_told(heads):
+def test_initializers_reach_every_kernel_and_bias(heads):
     block = TransformerDecoderBlock(4, 512, heads=heads, kernel_initializer="he_normal", bias_initializer="ones")
     block.build((None, 5, 128), (None, 5, 128))
     assert all((bias == 1).all() for bias in weights_of(block, "bias").values())
@@ -259,21 +295,25 @@ def test_layers_without_biases_have_none():
     assert not weights_of(block, "bias")
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("activation", ["relu", "gelu", "swish", "silu", *GATES])
+@parametrize_all("activation, norm", ["relu", "gelu", "swish", "silu", *GATES], list(NORMS))
 def test_feed_forward_and_norm(activation, norm):
-    x = normal(2, 3, 8)
-    layer = FeedForward(16, activation)
-    y = array(layer(x))
-    f = keras.activations.get(GATES.get(activation, activation))
-    inner = array(f(ops.matmul(x, layer.inner.kernel) + layer.inner.bias))
+    layer = spread(built(FeedForward(16, activation), X))
+    block = built(TransformerEncoderBlock(2, 16, activation, norm), X)
+
+    def dense(x, layer):
+        return x @ array(layer.kernel) + array(layer.bias)
+
+    function = keras.activations.get(GATES.get(activation, activation))
+    inner = array(run(lambda: function(ops.convert_to_tensor(dense(X, layer.inner)))))
     if activation in GATES:
-        inner = inner * array(ops.matmul(x, layer.gated.kernel) + layer.gated.bias)
-    assert_close(y, ops.matmul(inner, layer.outer.kernel) + layer.outer.bias)
-    block = array(TransformerEncoderBlock(2, 16, activation, norm)(x))
-    assert_close((block**2).mean(-1), np.ones((2, 3)), 1e-3)  # both norms leave features of unit size
+        inner = inner * dense(X, layer.gated)
+    y, of_block = run(lambda: (layer(X), block(X)))
+    assert_close(y, dense(inner, layer.outer))
+    assert_close((array(of_block) ** 2).mean(-1), np.ones((2, 5)), 1e-3)  # both norms leave features of unit size
 
 
+@once
+@pytest.mark.xdist_group("keras_hub")  # which takes seconds to import
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_encoder_block_equals_keras_hub_with_the_same_weights(norm_first):
     keras_hub = pytest.importorskip("keras_hub")
@@ -291,6 +331,8 @@ def test_encoder_block_equals_keras_hub_with_the_same_weights(norm_first):
     assert_close(array(ours(X, mask=mask))[mask], array(theirs(X, padding_mask=mask))[mask])
 
 
+@once
+@pytest.mark.xdist_group("keras_hub")
 def test_decoder_block_equals_keras_hub_with_the_same_weights():
     keras_hub = pytest.importorskip("keras_hub")
     memory = normal(2, 3, 8, seed=3)
@@ -310,6 +352,7 @@ def test_decoder_block_equals_keras_hub_with_the_same_weights():
     assert_close(ours(X, memory, memory_mask=memory_mask), theirs_out)
 
 
+@once
 @pytest.mark.parametrize("option", ["score", "heads", "positions", "mixing", "num_kv_heads", "window"])
 def test_blocks_hand_every_option_to_their_attention(option):
     words = {
@@ -331,8 +374,7 @@ def test_blocks_hand_every_option_to_their_attention(option):
 
 def remembering(call):
     """Calls a built decoder block with a cache of its own."""
-    block = TransformerDecoderBlock(2, 16)
-    block(X, MEMORY)
+    block = built(TransformerDecoderBlock(2, 16), X, MEMORY)
     return call(block, block.make_cache(X.shape[0], X.shape[1], ops.convert_to_tensor(MEMORY)))
 
 

@@ -4,7 +4,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from conftest import BACKEND, array, assert_close, compiled, normal, quick, spread
+from conftest import BACKEND, array, assert_close, compiled, normal, parametrize_all, run, spread
 from keras import ops
 
 from keras_tfm.decoding import NEVER, PENALTIES, Constraints, Ensemble, beam_search, greedy, sample
@@ -17,10 +17,10 @@ SOURCES = np.array([[3, 1, 5], [0, 2, 0], [8, 5, 4], [4, 4, 0]], "int32")
 
 
 class Language:
-    """Whose next token depends on all before it, and on the source, by a state that is cached for each hypothesis."""
+    """Its next token depends on all tokens before it and on the source, by a state cached for each hypothesis."""
 
     def __init__(self, table=TABLE):
-        self.table, self.steps = np.asarray(table, "float32"), 0
+        self.table = np.asarray(table, "float32")
 
     def start(self, sources, max_length):
         sources = ops.convert_to_tensor(sources)
@@ -30,7 +30,6 @@ class Language:
         count = ops.shape(tokens)[0] // ops.shape(cache["memory"]["shift"])[0]
         shift = ops.repeat(cache["memory"]["shift"], count, axis=0)
         state = (3 * cache["state"] + ops.cast(tokens, cache["state"].dtype) + shift) % STATES
-        self._count()
         return ops.take(self.table, state, axis=0), {**cache, "state": state}
 
     def step_and_attention(self, tokens, position, cache):
@@ -38,14 +37,6 @@ class Language:
         count = ops.shape(tokens)[0] // ops.shape(cache["memory"]["source"])[0]
         source = ops.cast(ops.repeat(cache["memory"]["source"], count, axis=0), "float32")
         return logits, cache, ops.softmax(source * ops.sin(1.0 + ops.cast(cache["state"], "float32")))
-
-    def _count(self):
-        if BACKEND == "jax":  # which runs this function once, to compile it
-            import jax
-
-            jax.debug.callback(lambda: setattr(self, "steps", self.steps + 1))
-        else:
-            self.steps += 1
 
     def scores(self, source, ids):
         """Logarithm of the probability of each token of a list, and what each attends to; in plain Python."""
@@ -67,7 +58,7 @@ def final_score(language, source, ids, penalty="length", length_penalty=0.6, cov
 
 
 def everything(max_length, min_length=0):
-    """All that can be said: with the end token last, or as long as may be."""
+    """All possible outputs: with the end token last, or of the maximum length."""
     for length in range(max_length + 1):
         for words in itertools.product(range(3, VOCABULARY), repeat=length):
             if length == max_length:
@@ -95,7 +86,7 @@ def padded(ids, length):
 def test_a_beam_as_wide_as_the_space_equals_brute_force(options):
     language, length, n = Language(), 4, 7
     step = language.step_and_attention if "coverage_penalty" in options else language.step
-    ids, scores = map(array, beam_search(language.start, step, SOURCES, length, beams=260, n_best=n, **options))
+    ids, scores = map(array, run(beam_search, language.start, step, SOURCES, length, beams=260, n_best=n, **options))
     words = list(everything(length, options.get("min_length", 0)))
     options = {name: value for name, value in options.items() if name != "min_length"}
     for row, source in enumerate(SOURCES.tolist()):
@@ -120,16 +111,15 @@ def reference(language, source, max_length, beams, length_penalty):
     return sorted(ended, key=lambda pair: -pair[1])[:beams]
 
 
-@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
-@pytest.mark.parametrize("beams", [1, 2, 3, 5])
+@parametrize_all("beams, length_penalty", [1, 2, 3, 5], [0.0, 1.0])
 def test_ending_early_misses_nothing(beams, length_penalty):
     language = Language(2 * normal(STATES, VOCABULARY, seed=beams))
+    references = [reference(language, source, 7, beams, length_penalty) for source in SOURCES.tolist()]
     for n in {1, beams}:
         options = {"beams": beams, "n_best": n, "length_penalty": length_penalty}
-        search = functools.partial(beam_search, language.start, language.step, SOURCES, 7, **options)
-        ids, scores = map(array, quick(search)())
+        ids, scores = map(array, run(beam_search, language.start, language.step, SOURCES, 7, **options))
         for row, source in enumerate(SOURCES.tolist()):
-            expected = reference(language, source, 7, beams, length_penalty)[:n]
+            expected = references[row][:n]
             assert_close(scores[row], np.array([score for _, score in expected]), 1e-4)
             said = [tuple(int(token) for token in hypothesis if token) for hypothesis in ids[row]]
             own = [final_score(language, source, ids, length_penalty=length_penalty) for ids in said]
@@ -137,13 +127,13 @@ def test_ending_early_misses_nothing(beams, length_penalty):
             assert len(set(said)) == n
 
 
-MODEL = {"num_layers": 2, "model_dim": 16, "num_heads": 2, "ff_dim": 32, "dropout": 0.0}
+MODEL = {"num_layers": 1, "num_decoder_layers": 2, "model_dim": 16, "num_heads": 2, "ff_dim": 32, "dropout": 0.0}
 TEXTS = np.array([[5, 6, 7, 8, 2, 0], [9, 8, 2, 0, 0, 0], [4, 2, 0, 0, 0, 0]])
 
 
 @pytest.fixture(scope="module")
 def model():
-    """Random, but decided enough to end now and then."""
+    """Random, but confident enough to end now and then."""
     keras.utils.set_random_seed(3)
     return spread(transformer(10, **MODEL), 0.3)
 
@@ -159,13 +149,17 @@ EVERY_MODEL = pytest.mark.parametrize("name", ["language", "transformer"])
 @pytest.mark.parametrize("constraints", [{}, {"min_length": 4, "forbidden": (5,), "no_repeat_ngram": 2}])
 def test_greedy_equals_a_beam_of_one(name, constraints, model):
     spoken, sources = language_or(model, name)
-    expected = greedy(spoken.start, spoken.step, sources, 8, **constraints)
-    ids, _ = beam_search(spoken.start, spoken.step, sources, 8, beams=1, **constraints)
+
+    def search():
+        ids, _ = beam_search(spoken.start, spoken.step, sources, 8, beams=1, **constraints)
+        return ids, greedy(spoken.start, spoken.step, sources, 8, **constraints)
+
+    ids, expected = run(search)
     assert array(ids)[:, 0].tolist() == array(expected).tolist()
 
 
 @EVERY_MODEL
-def test_a_row_does_not_depend_on_its_batch_nor_on_its_place(name, model):
+def test_a_row_depends_neither_on_its_batch_nor_on_its_place(name, model):
     spoken, sources = language_or(model, name)
     search = compiled(lambda sources: beam_search(spoken.start, spoken.step, sources, 8, beams=3, n_best=3))
     ids, scores = map(array, search(ops.convert_to_tensor(sources)))
@@ -179,35 +173,41 @@ def test_a_row_does_not_depend_on_its_batch_nor_on_its_place(name, model):
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="JAX's loops keep their shapes")
-@pytest.mark.parametrize("room", [1, 3])
-def test_a_cache_that_doubles_changes_nothing(room, model):
-    for decode in (greedy, functools.partial(beam_search, beams=3, n_best=3)):
-        search = functools.partial(decode, model.start, model.step, max_length=13, min_length=5)
-        for found, expected in zip(
-            keras.tree.flatten(search(TEXTS, room=room)), keras.tree.flatten(search(TEXTS)), strict=True
-        ):
-            assert_close(found, expected)
+@pytest.mark.parametrize("decode", [greedy, functools.partial(beam_search, beams=3, n_best=3)], ids=["greedy", "beam"])
+def test_a_cache_that_doubles_changes_nothing(decode, model):
+    search = functools.partial(decode, model.start, model.step, TEXTS, max_length=9, min_length=5)
+    expected = keras.tree.flatten(search())
+    for room in (1, 3):
+        for found, wanted in zip(keras.tree.flatten(search(room=room)), expected, strict=True):
+            assert_close(found, wanted)
 
 
 @pytest.mark.parametrize("n", [1, 4])
 def test_scores_are_those_of_the_full_pass(n, model):
-    ids, scores = map(array, beam_search(model.start, model.step, TEXTS, 8, beams=4, n_best=n))
+    ids, scores = map(array, run(beam_search, model.start, model.step, TEXTS, 8, beams=4, n_best=n))
     assert (np.diff(scores) <= 0).all()
-    for rank in range(n):
-        labels = ids[:, rank].astype(int)
-        targets = np.where(labels > 0, np.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=START), 0)
-        shares = array(ops.log_softmax(model({"source": TEXTS, "target": targets})))
-        of_labels = np.take_along_axis(shares, labels[..., None], axis=-1)[..., 0] * (labels > 0)
-        assert_close(of_labels.sum(1) / (labels > 0).sum(1) ** 0.6, scores[:, rank], 1e-4)
+    labels = ids.reshape(-1, 8).astype(int)  # those of a source one after the other
+    targets = np.where(labels > 0, np.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=START), 0)
+    inputs = {"source": np.repeat(TEXTS, n, axis=0), "target": targets}
+    shares = array(run(lambda: ops.log_softmax(model(inputs))))
+    of_labels = np.take_along_axis(shares, labels[..., None], axis=-1)[..., 0] * (labels > 0)
+    assert_close(of_labels.sum(1) / (labels > 0).sum(1) ** 0.6, scores.reshape(-1), 1e-4)
 
 
 class Counted(Language):
-    """Says as many words as the first id of the source."""
+    """Says as many words as the first id of the source, and counts its steps."""
+
+    steps = 0
 
     def step(self, tokens, position, cache):
         count = ops.shape(tokens)[0] // ops.shape(cache["memory"]["source"])[0]
         wanted = ops.repeat(cache["memory"]["source"][:, :1], count, axis=0)
-        self._count()
+        if BACKEND == "jax":  # which runs this function once, to compile it
+            import jax
+
+            jax.debug.callback(lambda: setattr(self, "steps", self.steps + 1))
+        else:
+            self.steps += 1
         return 20 * ops.one_hot(ops.where(position < wanted, 4, END), VOCABULARY), cache
 
 
@@ -222,7 +222,8 @@ def test_decoding_ends_when_all_rows_have_ended(decode):
 
 def drawn(seed=0, rows=4000, **options):
     language = Language()
-    return array(sample(language.start, language.step, np.repeat(SOURCES[:1], rows, axis=0), 3, seed, **options))
+    sources = np.repeat(SOURCES[:1], rows, axis=0)
+    return array(run(sample, language.start, language.step, sources, 3, seed, **options))
 
 
 def shares_of(ids):
@@ -236,13 +237,14 @@ def first_shares(temperature=1.0):
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
-def test_samples_come_by_their_probability(temperature):
+def test_samples_follow_their_probabilities(temperature):
     expected, actual = first_shares(temperature), shares_of(drawn(temperature=temperature))
     assert (np.abs(actual - expected) < 4.5 * np.sqrt(expected * (1 - expected) / 4000) + 1e-9).all()
 
 
 def test_samples_are_a_function_of_the_seed():
-    assert (drawn(1) == drawn(1)).all() and (drawn(1) != drawn(2)).any()
+    first = drawn(1)
+    assert (first == drawn(1)).all() and (first != drawn(2)).any()
 
 
 @pytest.mark.parametrize(
@@ -253,7 +255,7 @@ def test_samples_are_a_function_of_the_seed():
         ({"top_p": 0.6}, lambda p: np.cumsum(np.sort(p)[::-1])[np.argsort(np.argsort(-p))] - p < 0.6),
     ],
 )
-def test_samples_come_from_the_best_only(options, kept):
+def test_samples_come_only_from_the_most_probable_tokens(options, kept):
     expected = np.where(kept(first_shares()), first_shares(), 0)
     expected = expected / expected.sum()
     assert 0 < (expected > 0).sum() < VOCABULARY - 2
@@ -262,34 +264,46 @@ def test_samples_come_from_the_best_only(options, kept):
 
 
 @EVERY_MODEL
-@pytest.mark.parametrize("options", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"temperature": 1e-4}])
-def test_samples_of_the_best_one_are_greedy(options, name, model):
+def test_sampling_only_the_best_token_equals_greedy(name, model):
     spoken, sources = language_or(model, name)
-    expected = greedy(spoken.start, spoken.step, sources, 6)
-    assert array(sample(spoken.start, spoken.step, sources, 6, **options)).tolist() == array(expected).tolist()
+    options = {"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"temperature": 1e-4}
+    expected = array(run(greedy, spoken.start, spoken.step, sources, 6)).tolist()
+    samples = run(lambda: [sample(spoken.start, spoken.step, sources, 6, **option) for option in options])
+    for option, ids in zip(options, samples, strict=True):
+        assert array(ids).tolist() == expected, option
 
 
 def decoded(constraints, max_length=10):
     """What each way of decoding writes, [ids]."""
     language = Language()
-    yield array(greedy(language.start, language.step, SOURCES, max_length, **constraints)).astype(int)
-    yield array(sample(language.start, language.step, SOURCES, max_length, **constraints)).astype(int)
-    found, _ = beam_search(language.start, language.step, SOURCES, max_length, n_best=3, **constraints)
-    yield from array(found).astype(int).transpose(1, 0, 2)
+
+    def search():
+        arguments = language.start, language.step, SOURCES, max_length
+        found, _ = beam_search(*arguments, n_best=3, **constraints)
+        return greedy(*arguments, **constraints), sample(*arguments, **constraints), *(found[:, n] for n in range(3))
+
+    return [array(ids).astype(int) for ids in run(search)]
 
 
-@pytest.mark.parametrize("size", [9, 64, 997])  # few, in chunks, and some that chunks do not divide
-@pytest.mark.parametrize(
-    "options", [{}, {"forbidden": (3, 5)}, {"min_length": 3}, {"forbidden": range(3, 40)}], ids=str
+@functools.cache
+def decoded_freely(max_length=10):
+    return decoded({}, max_length)
+
+
+@parametrize_all(
+    "k, options, size",
+    [1, 4],
+    {str(options): options for options in ({}, {"forbidden": (3, 5)}, {"min_length": 3}, {"forbidden": range(3, 40)})},
+    [9, 64, 997],  # few, in chunks, and some that chunks do not divide
 )
-@pytest.mark.parametrize("k", [1, 4])
-def test_dropping_what_is_banned_equals_masking_it(k, options, size):
+def test_dropping_banned_tokens_equals_masking_them(k, options, size):
     logits, constraints = 3 * normal(6, size), Constraints(8, **options)
     logits[1:, [0, 1, 2, 3, 5]] += 3 * np.arange(5)[:, None]  # the highest are banned
+    tensor = ops.convert_to_tensor(logits)
     for position in (1, 2):
-        masked = array(constraints.masked(ops.convert_to_tensor(logits), position, None))
+        masked = array(run(constraints.masked, tensor, position, None))
         expected = np.sort(masked)[:, ::-1][:, :k] - np.log(np.exp(logits).sum(1, keepdims=True))
-        values, ids = map(array, constraints.most_probable(ops.convert_to_tensor(logits), k, position, None))
+        values, ids = map(array, run(constraints.most_probable, tensor, k, position, None))
         some = expected > NEVER / 2
         assert_close(values[some], expected[some], 1e-4)
         assert (values[~some] == NEVER).all() and (
@@ -297,15 +311,15 @@ def test_dropping_what_is_banned_equals_masking_it(k, options, size):
         )[some].all()
 
 
-def test_nothing_forbidden_is_written_and_nothing_too_short():
+def test_forbidden_tokens_and_short_outputs_are_never_written():
     for ids in decoded({"min_length": 5, "forbidden": (3, 5)}):
         assert not np.isin(ids, [START, 3, 5]).any() and ((ids > 0).sum(1) >= 5).all()
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_no_ngram_comes_twice(n):
+def test_no_ngram_is_repeated(n):
     repeated = False
-    for free, ids in zip(decoded({}, 5), decoded({"no_repeat_ngram": n}, 5), strict=True):
+    for free, ids in zip(decoded_freely(5), decoded({"no_repeat_ngram": n}, 5), strict=True):
         for unconstrained, row in zip(free.tolist(), ids.tolist(), strict=True):
             grams = [gram for gram in zip(*(row[first:] for first in range(n)), strict=False) if 0 not in gram]
             assert len(grams) == len(set(grams)), row
@@ -315,13 +329,11 @@ def test_no_ngram_comes_twice(n):
 
 def test_a_prefix_is_kept_and_followed_by_what_fits():
     prefix = np.array([[5, 3], [6, 0], [0, 4], [0, 0]])
-    free = list(decoded({}))
-    for without, ids in zip(free, decoded({"prefix": prefix, "min_length": 3}), strict=True):
+    for without, ids in zip(decoded_freely(), decoded({"prefix": prefix, "min_length": 3}), strict=True):
         assert ((ids[:, :2] == prefix) | (prefix == 0)).all() and (ids > 0).sum(1).min() >= 3
         assert without.shape == ids.shape
-    language = Language()
-    best = array(greedy(language.start, language.step, SOURCES, 10)).astype(int)
-    kept = greedy(language.start, language.step, SOURCES, 10, prefix=best[:, :4])
+    language, best = Language(), decoded_freely()[0]
+    kept = run(greedy, language.start, language.step, SOURCES, 10, prefix=best[:, :4])
     assert array(kept).tolist() == best.tolist()
 
 
@@ -331,25 +343,28 @@ def test_each_row_may_have_a_limit_of_its_own():
         assert (ids > 0).sum(1).tolist() == limits.tolist()
         assert (free > 0).all()
     language = Language()
+    search = functools.partial(beam_search, language.start, language.step)
+    together, *alone = run(
+        lambda: [
+            search(SOURCES, 10, limits=limits)[0],
+            *(search(SOURCES[row : row + 1], int(limit))[0] for row, limit in enumerate(limits)),
+        ]
+    )
     for row, limit in enumerate(limits):
-        ids, _ = beam_search(language.start, language.step, SOURCES, 10, limits=limits)
-        alone, _ = beam_search(language.start, language.step, SOURCES[row : row + 1], int(limit))
-        assert array(ids)[row, 0, :limit].tolist() == array(alone)[0, 0].tolist()
+        assert array(together)[row, 0, :limit].tolist() == array(alone[row])[0, 0].tolist()
 
 
 def test_an_ensemble_averages_probabilities():
     one, two = Language(), Language(2 * normal(STATES, VOCABULARY, seed=5))
     both = Ensemble([one, one])
-    alone = beam_search(one.start, one.step, SOURCES, 6, n_best=2)
-    together = beam_search(both.start, both.step, SOURCES, 6, n_best=2)
+    alone, together = run(lambda: [beam_search(m.start, m.step, SOURCES, 6, n_best=2) for m in (one, both)])
     # sorted, since hypotheses with the same transitions in another order are equally good
     assert np.sort(array(together[0]), axis=1).tolist() == np.sort(array(alone[0]), axis=1).tolist()
     assert_close(together[1], alone[1])
-    both = Ensemble([one, two])
-    tokens = np.full((len(SOURCES), 1), START)
-    logits, _ = both.step(tokens, 0, both.start(SOURCES, 6))
-    expected = [ops.softmax(m.step(tokens, 0, m.start(SOURCES, 6))[0]) for m in (one, two)]
-    assert_close(ops.softmax(logits), (expected[0] + expected[1]) / 2)
+    tokens, models = np.full((len(SOURCES), 1), START), (Ensemble([one, two]), one, two)
+    shares = run(lambda: [ops.softmax(m.step(tokens, 0, m.start(SOURCES, 6))[0]) for m in models])
+    mixed, *expected = map(array, shares)
+    assert_close(mixed, (expected[0] + expected[1]) / 2)
 
 
 def test_attention_of_a_step_is_that_of_the_last_block(model):
@@ -359,10 +374,15 @@ def test_attention_of_a_step_is_that_of_the_last_block(model):
     with record_attention() as maps:
         model({"source": TEXTS, "target": targets})
     (expected,) = maps[model.decoder.blocks[1].memory_attention.path]
-    cache = model.start(TEXTS, 3)
-    for position in range(3):
-        tokens = targets[:, position : position + 1]
-        logits, cache, attention = model.step_and_attention(tokens, position, cache)
+
+    def by_steps():
+        cache = model.start(TEXTS, 3)
+        for position in range(3):
+            tokens = targets[:, position : position + 1]
+            _, cache, attention = model.step_and_attention(tokens, position, cache)
+            yield attention
+
+    for position, attention in enumerate(run(lambda: [*by_steps()])):
         assert_close(attention, expected.mean(1)[:, position])
 
 
@@ -390,7 +410,7 @@ def test_bad_arguments(decode, options, words):
         decode(language.start, language.step, SOURCES, **{"max_length": 6, **options})
 
 
-def test_hypotheses_that_there_are_not_have_the_lowest_score():
+def test_slots_without_a_hypothesis_have_the_lowest_score():
     language = Language()
-    ids, scores = beam_search(language.start, language.step, SOURCES, 1, beams=9, n_best=9)
-    assert (array(scores)[:, VOCABULARY - 2 :] == NEVER).all() and (array(scores)[:, : VOCABULARY - 2] > -99).all()
+    scores = array(run(beam_search, language.start, language.step, SOURCES, 1, beams=9, n_best=9)[1])
+    assert (scores[:, VOCABULARY - 2 :] == NEVER).all() and (scores[:, : VOCABULARY - 2] > -99).all()

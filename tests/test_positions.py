@@ -1,7 +1,20 @@
 import keras
 import numpy as np
 import pytest
-from conftest import PRECISIONS, TOLERANCE, TRACED, array, assert_close, compiled, normal, quick, spread
+from conftest import (
+    PRECISIONS,
+    TOLERANCE,
+    TRACED,
+    array,
+    assert_close,
+    built,
+    compiled,
+    normal,
+    once,
+    parametrize_all,
+    run,
+    spread,
+)
 from keras import ops
 
 from keras_tfm.layers import MultiHeadSelfAttention, PositionalEncoding, TransformerEncoderBlock, masks, sinusoids
@@ -12,69 +25,70 @@ KINDS = {"sinusoidal": {}, "learned": {"max_length": 20}, "index": {}}
 
 @pytest.mark.parametrize("dim", [1, 2, 7, 16])
 def test_sinusoids_are_the_curves_of_the_paper(dim):
-    curves = array(sinusoids(np.arange(1000, 1010), dim))
+    curves = array(run(sinusoids, np.arange(1000, 1010), dim))
     for column in range(dim):
         angle = np.arange(1000, 1010) / 10000 ** ((column - column % 2) / dim)
         assert_close(curves[:, column], np.cos(angle) if column % 2 else np.sin(angle), 1e-4)
 
 
-@pytest.mark.parametrize("combine", ["add", "concat"])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", PRECISIONS)
+@parametrize_all("kind, combine, dtype", list(KINDS), ["add", "concat"], PRECISIONS)
 def test_a_start_or_given_positions_continue_the_full_pass(kind, combine, dtype):
-    layer = PositionalEncoding(kind, combine, dtype=dtype, **KINDS[kind])
     x = normal(2, 9, 6)
-    full = layer(x)
+    layer = built(PositionalEncoding(kind, combine, dtype=dtype, **KINDS[kind]), x)
+
+    def outputs():
+        parts = [{"start": 4}, {"start": np.int64(4)}, {"positions": np.array([[4, 5, 6]] * 2)}]
+        joined, positions = np.concatenate([x[:, :3], x[:, :4]], axis=1), np.array([[0, 1, 2, 0, 1, 2, 3]] * 2)
+        return layer(x), layer(joined, positions=positions), *(layer(x[:, 4:7], **part) for part in parts)
+
+    full, packed, *parts = run(outputs)
     assert full.shape == layer.compute_output_shape(x.shape)
     assert keras.backend.standardize_dtype(full.dtype) == layer.compute_dtype
-    assert_close(layer(x[:, 4:7], start=4), full[:, 4:7], TOLERANCE[dtype])
-    assert_close(layer(x[:, 4:7], start=np.int64(4)), full[:, 4:7], TOLERANCE[dtype])
-    assert_close(layer(x[:, 4:7], positions=np.array([[4, 5, 6]] * 2)), full[:, 4:7], TOLERANCE[dtype])
-    packed = layer(np.concatenate([x[:, :3], x[:, :4]], axis=1), positions=np.array([[0, 1, 2, 0, 1, 2, 3]] * 2))
-    assert_close(packed, np.concatenate([array(full[:, :3]), array(full[:, :4])], axis=1), TOLERANCE[dtype])
+    full = array(full)
+    for part in parts:
+        assert_close(part, full[:, 4:7], TOLERANCE[dtype])
+    assert_close(packed, np.concatenate([full[:, :3], full[:, :4]], axis=1), TOLERANCE[dtype])
 
 
-def test_what_is_combined():
+def test_positions_are_added_or_concatenated():
     x = normal(2, 5, 7)
-    assert_close(PositionalEncoding()(x), x + array(sinusoids(np.arange(5), 7)))
-    joined = array(PositionalEncoding(combine="concat", dim=3)(x))
-    assert_close(joined, np.concatenate([x, np.broadcast_to(array(sinusoids(np.arange(5), 3)), (2, 5, 3))], axis=-1))
-    assert_close(PositionalEncoding("index", "concat")(x)[..., -1], np.tile(np.arange(5), (2, 1)))
-    assert_close(PositionalEncoding("index")(x), x + np.arange(5)[:, None])
-    learned = PositionalEncoding("learned", max_length=5)
-    assert_close(array(learned(x)) - x, np.broadcast_to(array(learned.table), x.shape))
+    learned = built(PositionalEncoding("learned", max_length=5), x)
+    joining = PositionalEncoding(combine="concat", dim=3), PositionalEncoding("index", "concat")
+    layers = PositionalEncoding(), PositionalEncoding("index"), learned, *joining
+    added, indexed, by_table, joined, with_index = map(array, run(lambda: [layer(x) for layer in layers]))
+    wide, narrow = map(array, run(lambda: [sinusoids(np.arange(5), dim) for dim in (7, 3)]))
+    assert_close(added, x + wide)
+    assert_close(joined, np.concatenate([x, np.broadcast_to(narrow, (2, 5, 3))], axis=-1))
+    assert_close(with_index[..., -1], np.tile(np.arange(5), (2, 1)))
+    assert_close(indexed, x + np.arange(5)[:, None])
+    assert_close(by_table - x, np.broadcast_to(array(learned.table), x.shape))
 
 
 def test_mask_passes_positional_encoding():
     ids = keras.Input((None,), dtype="int32")
     x = PositionalEncoding()(keras.layers.Embedding(9, 4, mask_zero=True)(ids))
     pooled = keras.Model(ids, keras.layers.GlobalAveragePooling1D()(x))
-    assert_close(pooled(np.array([[3, 4, 0, 0]])), pooled(np.array([[3, 4]])))
+    assert_close(*run(lambda: [pooled(np.array(ids)) for ids in ([[3, 4, 0, 0]], [[3, 4]])]))
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("kind", [None, *KINDS])
+@parametrize_all("kind, scheme", [None, *KINDS], list(SCHEMES))
 def test_only_without_positions_is_the_encoder_permutation_equivariant(kind, scheme):
-    block = TransformerEncoderBlock(2, 16, positions=scheme)
-    encode = PositionalEncoding(kind, **KINDS[kind]) if kind else lambda x: x
     x, order = normal(2, 6, 8), np.array([3, 0, 5, 1, 4, 2])
+    block = built(TransformerEncoderBlock(2, 16, positions=scheme), x)
+    encode = built(PositionalEncoding(kind, **KINDS[kind]), x) if kind else lambda x: x
     if scheme == "relative":  # its table starts small
-        block.build(x.shape)
         block.attention.position_weights["table"].assign(normal(32, 2))
-    difference = np.abs(array(block(encode(x[:, order]))) - array(block(encode(x)))[:, order]).max()
+    plain, permuted = np.split(array(run(lambda: block(encode(np.concatenate([x, x[:, order]]))))), 2)
+    difference = np.abs(permuted - plain[:, order]).max()
     assert difference < 1e-5 if kind is None and scheme is None else difference > 1e-3
 
 
-@pytest.mark.parametrize("scheme, causal", [*((scheme, False) for scheme in SCHEMES), (None, True), ("relative", True)])
-@pytest.mark.parametrize("kind", [None, *KINDS])
+@parametrize_all("kind, scheme, causal", [None, *KINDS], list(SCHEMES), [False, True])
 def test_packed_equals_unpacked(kind, scheme, causal):
-    block = TransformerEncoderBlock(2, 16, positions=scheme, causal=causal)
-    layer = PositionalEncoding(kind, **KINDS[kind]) if kind else lambda x, positions=None: x
     first, second = normal(2, 3, 8), normal(2, 4, 8, seed=1)
+    block = built(TransformerEncoderBlock(2, 16, positions=scheme, causal=causal), first)
+    layer = built(PositionalEncoding(kind, **KINDS[kind]), first) if kind else lambda x, positions=None: x
     positions, segments = np.array([[0, 1, 2, 0, 1, 2, 3]] * 2), np.array([[1, 1, 1, 2, 2, 2, 2]] * 2)
-    block.build(first.shape)
-    if kind:
-        layer.build(first.shape)
 
     def packed():
         x = layer(np.concatenate([first, second], axis=1), positions=positions)
@@ -83,9 +97,10 @@ def test_packed_equals_unpacked(kind, scheme, causal):
     def unpacked():
         return ops.concatenate([block(layer(x)) for x in (first, second)], axis=1)
 
-    assert_close(quick(packed)(), quick(unpacked)())
+    assert_close(*run(lambda: (packed(), unpacked())))
 
 
+@once
 def test_positions_may_enter_at_every_layer():
     x = keras.Input((None, 8))
     y = x
@@ -94,26 +109,26 @@ def test_positions_may_enter_at_every_layer():
     assert keras.Model(x, y)(normal(2, 5, 8)).shape == (2, 5, 8)
 
 
-@pytest.mark.parametrize("scheme", ["rotary", "relative", "alibi"])
-@pytest.mark.parametrize("causal", [False, True])
+@parametrize_all("scheme, causal", ["rotary", "relative", "alibi"], [False, True])
 def test_schemes_depend_on_distance_only(scheme, causal):
     layer = MultiHeadSelfAttention(2, positions=scheme, causal=causal)
     layer.build((None, None, 8))
     x = normal(1, 4, 8)
     spread(layer, 0.3)
     twice, mask = np.concatenate([x, x], axis=1), np.repeat([False, True], 4)[None]
-    assert_close(array(layer(twice, mask=mask))[:, 4:], layer(x), 1e-5)
+    assert_close(array(run(layer, twice, mask=mask))[:, 4:], run(layer, x), 1e-5)
 
 
 def test_rotation_keeps_length_and_turns_products_with_distance():
     q, k = (ops.convert_to_tensor(normal(1, 1, 1, 8, seed=seed)) for seed in (0, 1))
 
     def product(i, j):
-        return array(ops.sum(rotate(q, np.array([i])) * rotate(k, np.array([j]))))
+        return ops.sum(rotate(q, np.array([i])) * rotate(k, np.array([j])))
 
-    assert_close(np.linalg.norm(array(rotate(q, np.array([17])))), np.linalg.norm(array(q)))
-    assert_close(product(3, 1), product(503, 501), 1e-4)
-    assert abs(product(3, 1) - product(3, 2)) > 1e-3
+    assert_close(np.linalg.norm(array(run(rotate, q, np.array([17])))), np.linalg.norm(array(q)))
+    near, far, other = map(array, run(lambda: (product(3, 1), product(503, 501), product(3, 2))))
+    assert_close(near, far, 1e-4)
+    assert abs(near - other) > 1e-3
 
 
 def test_alibi_slopes_of_eight_heads_are_those_of_the_paper():
@@ -124,8 +139,9 @@ def test_alibi_slopes_of_eight_heads_are_those_of_the_paper():
 
 def test_relative_buckets_are_monotone_and_tell_past_from_future():
     distance = np.arange(-300, 301)
-    both = array(relative_buckets(ops.convert_to_tensor(distance), causal=False))
-    past = array(relative_buckets(ops.convert_to_tensor(distance), causal=True))
+    both, past = (
+        array(run(relative_buckets, ops.convert_to_tensor(distance), causal=causal)) for causal in (False, True)
+    )
     assert (np.diff(both[300:]) >= 0).all() and (np.diff(both[:300]) <= 0).all()
     assert not set(both[:300]) & set(both[300:])
     assert both.min() == 0 and both.max() == 31 and past.max() == 31
@@ -133,8 +149,7 @@ def test_relative_buckets_are_monotone_and_tell_past_from_future():
 
 
 def test_learned_positions_past_the_table_are_an_error():
-    layer = PositionalEncoding("learned", max_length=4)
-    layer(normal(1, 4, 6))
+    layer = built(PositionalEncoding("learned", max_length=4), normal(1, 4, 6))
     with pytest.raises(ValueError, match="`max_length` must exceed.*max_length=4, last position=4"):
         layer(normal(1, 5, 6))
     with pytest.raises(ValueError, match="max_length=4, last position=6"):
@@ -144,9 +159,8 @@ def test_learned_positions_past_the_table_are_an_error():
 
 
 @TRACED
-def test_learned_positions_past_the_table_that_only_a_run_can_know_are_never_a_wrong_row():
-    layer = PositionalEncoding("learned", max_length=4)
-    layer(normal(1, 4, 6))
+def test_learned_positions_past_the_table_give_nan_in_a_compiled_program():
+    layer = built(PositionalEncoding("learned", max_length=4), normal(1, 4, 6))
     late = compiled(lambda x, start: layer(x, start=start))(ops.ones((1, 3, 6)), ops.convert_to_tensor(2))
     assert np.isfinite(array(late)[:, :2]).all() and np.isnan(array(late)[:, 2]).all()
 

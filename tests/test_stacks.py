@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from conftest import array, assert_close, normal, quick, spread
+from conftest import array, assert_close, built, normal, once, parametrize_all, run, spread
 from keras import ops
 
 from keras_tfm.layers import PositionalEncoding, TransformerDecoder, TransformerEncoder, masks
@@ -10,21 +10,23 @@ X, MEMORY = normal(2, 5, 8), normal(2, 3, 6, seed=1)
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
 
 
-def test_a_stack_is_its_parts_one_after_the_other():
-    encoder = TransformerEncoder(2, 2, 16, norm_first=True, name="encoder")
-    y = encoder(X, mask=MASK)
-    spread(encoder)
-    x = PositionalEncoding()(X)
-    for block in encoder.blocks:
-        x = block(x, mask=MASK)
-    assert_close(encoder(X, mask=MASK), encoder.norm(x))
+def test_a_stack_applies_its_parts_in_order():
+    encoder = spread(built(TransformerEncoder(2, 2, 16, norm_first=True, name="encoder"), X))
+
+    def by_parts():
+        x = PositionalEncoding()(X)
+        for block in encoder.blocks:
+            x = block(x, mask=MASK)
+        return encoder.norm(x)
+
+    y, expected = run(lambda: (encoder(X, mask=MASK), by_parts()))
+    assert_close(y, expected)
     assert y.shape == X.shape
     names = [layer.name for layer in encoder._flatten_layers(include_self=False, recursive=False)]
     assert set(names) == {"encoder_0", "encoder_1", "encoder_dropout", "encoder_positions_0", "encoder_norm"}
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", None])
-@pytest.mark.parametrize("with_memory", [False, True])
+@parametrize_all("positions, with_memory", ["sinusoidal", "learned", "rotary", None], [False, True])
 def test_cached_equals_full(positions, with_memory):
     decoder = TransformerDecoder(2, 2, 16, positions=positions, positions_in="every_layer", max_length=5)
     memory, memory_mask = (MEMORY, np.array([[1, 1, 0], [1, 0, 0]], bool)) if with_memory else (None, None)
@@ -37,33 +39,34 @@ def test_cached_equals_full(positions, with_memory):
         second, cache = decoder(X[:, 3:], mask=MASK[:, 3:], cache=cache, start=3)
         return ops.concatenate([first, second], axis=1)
 
-    full = quick(lambda: decoder(X, memory, mask=MASK, memory_mask=memory_mask))
-    assert_close(array(quick(by_steps)())[MASK], array(full())[MASK])
+    full = run(decoder, X, memory, mask=MASK, memory_mask=memory_mask)
+    assert_close(array(run(by_steps))[MASK], array(full)[MASK])
 
 
-def test_packed_positions_begin_again():
-    encoder = TransformerEncoder(1, 2, 16, positions="learned", max_length=3)
+def test_packed_positions_start_again_in_each_segment():
+    encoder = built(TransformerEncoder(1, 2, 16, positions="learned", max_length=3), X[:1, :3])
     segments, positions = np.array([[1, 1, 1, 2, 2]]), np.array([[0, 1, 2, 0, 1]])
-    packed = array(encoder(X[:1], attention_mask=masks.segments(segments), positions=positions))
-    assert_close(packed[:, :3], encoder(X[:1, :3]))
-    assert_close(packed[:, 3:], encoder(X[:1, 3:]))
+    packed = run(lambda: encoder(X[:1], attention_mask=masks.segments(segments), positions=positions))
+    assert_close(packed, run(lambda: ops.concatenate([encoder(X[:1, :3]), encoder(X[:1, 3:])], axis=1)))
 
 
-@pytest.mark.parametrize("attached", [False, True])
-def test_masks_reach_every_block(attached):
-    encoder = spread(TransformerEncoder(2, 2, 16))
-    embedding = keras.layers.Embedding(9, 8, mask_zero=True)
+def test_masks_reach_every_block():
     ids = np.array([[3, 4, 5, 0, 0]])
-    y = encoder(embedding(ids)) if attached else encoder(array(embedding(ids)), mask=ids != 0)
-    assert_close(array(y)[:, :3], encoder(array(embedding(ids[:, :3]))))
+    embedding = built(keras.layers.Embedding(9, 8, mask_zero=True), ids)
+    x = array(embedding.embeddings)[ids]
+    encoder = spread(built(TransformerEncoder(2, 2, 16), x))
+    attached, given, expected = run(lambda: (encoder(embedding(ids)), encoder(x, mask=ids != 0), encoder(x[:, :3])))
+    assert_close(array(attached)[:, :3], expected)
+    assert_close(array(given)[:, :3], expected)
 
 
+@once  # JAX quantizes a whole model in test_sequence.py
 def test_a_stack_is_quantized_like_any_layer():
     inputs = keras.Input((None, 8))
     model = keras.Model(inputs, TransformerEncoder(1, 2, 16)(inputs))
-    before = array(spread(model)(X))
+    before = array(run(spread(model), X))
     model.quantize("int8", filters=lambda layer: isinstance(layer, (keras.layers.Dense, keras.layers.EinsumDense)))
-    assert 0 < np.abs(array(model(X)) - before).max() < 0.2
+    assert 0 < np.abs(array(run(model, X)) - before).max() < 0.2
 
 
 @pytest.mark.parametrize(

@@ -26,14 +26,18 @@ def same_models(translator, other):
     return all(np.array_equal(a, b) for pair in pairs for a, b in zip(*(m.get_weights() for m in pair), strict=True))
 
 
+# One worker runs this file, and compiles its programs once.
+pytestmark = pytest.mark.xdist_group("translator")
 ONE_WIDTH = pytest.mark.usefixtures("one_width")
 
 
 @pytest.fixture(scope="module")
 def translators():
-    """Translators of one model that all tests share, since programs take long to compile: number of beams → it."""
+    """Number of beams → translators of one model, which all tests share, since programs take long to compile."""
     model = random_model()
-    return {beams: Translator(model, BYTES, beams=beams, batch_size=4, max_length=24) for beams in (1, 3)}
+    made = {beams: Translator(model, BYTES, beams=beams, batch_size=4, max_length=24) for beams in (1, 3)}
+    made[3].widths, made[3].jit_compile = [24], False  # fewer programs
+    return made
 
 
 @pytest.fixture
@@ -67,14 +71,14 @@ def test_long_texts_are_translated_sentence_by_sentence(translator):
         assert translator(["一二三。四五六！七八"]) == ["".join(translator(["一二三。", "四五六！", "七八"]))]
 
 
-def test_what_is_cut_is_said(translator):
+def test_a_warning_says_what_was_cut(translator):
     with pytest.warns(UserWarning, match="9977 of 10000 tokens were cut off: 'aaaa") as said:
         (cut,) = translator(["a" * 10_000])
     assert cut == translator(["a" * 23])[0] and said[0].filename == __file__  # the caller's line
 
 
 @pytest.mark.filterwarnings("ignore:.*were cut off")
-def test_strange_texts_do_no_harm(translator):
+def test_strange_texts_are_translated_to_strings(translator):
     answers = translator([*STRANGE, "a dog"])
     assert all(isinstance(answer, str) for answer in answers) and answers[-1] == translator(["a dog"])[0]
 
@@ -93,7 +97,7 @@ def test_n_best_come_in_order_and_begin_with_the_best(translators):
 
 @ONE_WIDTH
 @pytest.mark.parametrize("separate", [False, True])
-def test_saved_and_loaded_it_says_the_same(separate, tmp_path):
+def test_a_loaded_translator_gives_the_same_translations(separate, tmp_path):
     tokenizer = train_tokenizer(TEXTS, "char", 300)
     tokenizers = [tokenizer, BYTES] if separate else [BYTES]
     model = (
@@ -110,46 +114,42 @@ def test_saved_and_loaded_it_says_the_same(separate, tmp_path):
 
 
 @ONE_WIDTH
-def test_several_models_decide_together(tmp_path, translators):
-    (model,), alone = translators[1].models, translators[1](TEXTS)
-    assert Translator([model] * 2, BYTES, beams=1, max_length=24)(TEXTS) == alone
-    together = Translator([model, random_model(1)], BYTES, beams=1, max_length=24)
+def test_an_ensemble_translates_and_is_saved(tmp_path, translators):
+    (model,), alone, other = translators[1].models, translators[1](TEXTS), random_model(1)
+    together = Translator([model, other], BYTES, beams=1, max_length=24)
     assert together(TEXTS) != alone
+    other_weights = other.get_weights()
+    other.set_weights(model.get_weights())
+    assert together(TEXTS) == alone
+    other.set_weights(other_weights)
     together.save(tmp_path)
     assert same_models(Translator.load(tmp_path), together)
 
 
 @ONE_WIDTH
-def test_it_sees_what_a_model_has_learned_since(translators):
-    model = random_model(2)
-    translator = Translator(model, BYTES, beams=1, max_length=24)
+def test_new_weights_are_seen_and_greedy_search_ignores_the_options_of_beam_search(translators):
+    model, options = random_model(2), {"length_penalty": 1.0, "penalty": "gnmt", "coverage_penalty": 0.2}
+    translator = Translator(model, BYTES, beams=1, max_length=24, **options)
     before = translator(TEXTS)
     model.set_weights(translators[1].models[0].get_weights())
     assert before != translator(TEXTS) == translators[1](TEXTS)
 
 
-def test_learned_positions_are_the_limit():
+def test_texts_are_cut_where_learned_positions_end():
     translator = Translator(random_model(positions="learned", max_length=12), BYTES, beams=1)
     with pytest.warns(UserWarning, match="19 of 30 tokens"):
         assert isinstance(translator(["a" * 30])[0], str)
 
 
 @TRACED
-def test_many_sentences_need_few_programs(monkeypatch):
+def test_many_sentences_need_few_programs(monkeypatch, translators):
     programs = []
     search = Translator.search
     monkeypatch.setattr(Translator, "search", lambda *args, **options: programs.append(1) or search(*args, **options))
-    translator = Translator(random_model(), BYTES, beams=1, max_length=24)
+    translator = Translator(translators[1].models, BYTES, beams=1, max_length=24)
     lengths = np.random.default_rng(0).integers(1, 23, 200)
     translator(["a" * length for length in lengths])
     assert len(programs) == 2  # one for each width, 16 and 24
-
-
-@ONE_WIDTH
-def test_greedy_search_ignores_the_options_of_beam_search(translators):
-    options = {"length_penalty": 1.0, "penalty": "gnmt", "coverage_penalty": 0.2}
-    translator = Translator(translators[1].models, BYTES, beams=1, max_length=24, **options)
-    assert translator(["a dog"]) == translators[1](["a dog"])
 
 
 def test_a_stream_is_read_chunk_by_chunk(translator):
