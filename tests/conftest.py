@@ -1,8 +1,10 @@
 """Helpers shared by the tests; each run has one backend, that of KERAS_BACKEND."""
 
+import contextlib
 import functools
 import itertools
 import os
+import warnings
 from importlib.metadata import version
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -66,6 +68,23 @@ def pairwise(*choices):
         chosen.append(max(combinations, key=lambda values: len(pairs(values) & missing)))
         missing -= pairs(chosen[-1])
     return chosen
+
+
+@contextlib.contextmanager
+def eagerly():
+    """TensorFlow traces nothing in this block: up to about four steps of training end sooner than they are traced."""
+    if BACKEND != "tensorflow":
+        yield
+        return
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Even though the `tf.config.experimental_run_functions_eagerly`")
+            yield
+    finally:
+        tf.config.run_functions_eagerly(False)
 
 
 def normal(*shape, seed=0):

@@ -72,6 +72,7 @@ def test_errors_are_one_line(arguments, word, tmp_path):
     assert not (tmp_path / "run/config.json").exists()
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="on JAX, `test_pipeline` does so by the function")
 def test_training_learns_the_task(tmp_path):
     line = (
         "train --task reverse --num_examples 30000 --tokenizer word --max_length 16 --batch_tokens 1024 --num_shapes 1"
@@ -83,6 +84,7 @@ def test_training_learns_the_task(tmp_path):
     assert right and float(right[1]) > 95, run.stdout + run.stderr
 
 
+@once
 def test_a_backend_that_is_not_there_is_named():
     program = "import sys; sys.modules['jax'] = None; from keras_tfm import cli; cli.main()"
     arguments = ["train", "--task", "reverse", "--backend", "jax"]
@@ -92,6 +94,7 @@ def test_a_backend_that_is_not_there_is_named():
     )
 
 
+@once
 def test_help_needs_no_backend():
     run = keras_tfm("train", "--help", KERAS_BACKEND="none")
     assert run.returncode == 0 and "--model_dim" in run.stdout
@@ -174,6 +177,7 @@ def test_files_are_translated_and_gone_on_with(folder, tmp_path, capsys):
     assert capsys.readouterr().out.split("\n")[:-1] == expected
 
 
+@once
 @pytest.mark.usefixtures("one_width")
 def test_translations_to_a_file_go_on_where_they_stopped_and_never_on_top_of_others(
     folder, tmp_path, capsys, monkeypatch
@@ -219,6 +223,7 @@ def test_a_reader_may_stop_reading(folder, tmp_path):
     assert run.stdout == b"\n" and b"Traceback" not in run.stderr and b"rror" not in run.stderr
 
 
+@once
 def test_a_missing_file_is_named(folder):
     with pytest.raises(
         SystemExit, match=r"no/such: must be a text file; a text goes to --text. Received: no such file"
@@ -228,20 +233,41 @@ def test_a_missing_file_is_named(folder):
         cli.run(["translate", __file__])
 
 
+# Runs each command line, with a package missing or none, in one process.
 BEFORE_KERAS = """
-import sys
+import json, sys
 from keras_tfm import cli
-try:
-    cli.run(sys.argv[1:])
-except SystemExit as error:
-    print(error.code, "keras" in sys.modules, "tensorflow" in sys.modules)
+for missing, line in json.load(sys.stdin):
+    if missing:
+        sys.modules[missing] = None  # as if it were not installed
+    try:
+        cli.run(line)
+        error = "no error"
+    except SystemExit as found:
+        error = found.code
+    sys.modules.pop(missing, None)
+    print(json.dumps([error, [name for name in ("keras", "tensorflow") if name in sys.modules]]))
 """
 
 
+def before_keras(folder, here, lines):
+    """The error of each (missing package, command line), none of which imports Keras or TensorFlow."""
+    requests = []
+    for missing, line in lines:
+        words = [str(folder) if word == "MODEL" else word.format(here=here) for word in line.split()]
+        requests.append((missing, words))
+    command = [sys.executable, "-c", BEFORE_KERAS]
+    run = subprocess.run(command, input=json.dumps(requests), capture_output=True, text=True, cwd=here)
+    answers = [json.loads(answer) for answer in run.stdout.splitlines()]
+    assert len(answers) == len(lines), run.stderr
+    assert not any(imported for _, imported in answers), answers
+    return [error for error, _ in answers]
+
+
 @once
-@pytest.mark.parametrize(
-    "line, word",
-    [
+def test_what_can_be_known_at_once_is_said_before_keras_is_imported(folder, tmp_path):
+    (tmp_path / "x").write_text("one text\n")
+    expected = [
         ("translate no/such", "text goes to standard input or to --text"),
         ("translate MODEL no/such", "no/such: must be a text file; a text goes to --text. Received: no such file"),
         ("translate x .", "`model` must be a folder, and comes before the files"),
@@ -260,36 +286,28 @@ except SystemExit as error:
         ("train --source no/such --target x", "no/such: there is no such file"),
         ("train --source x --target x --out x", "--out must be a folder. Received: x, a file"),
         ("train --out y", "--task or --source must be given"),
-    ],
-)
-def test_what_can_be_known_at_once_is_said_before_keras_is_imported(line, word, folder, tmp_path):
-    (tmp_path / "x").write_text("one text\n")
-    words = [str(folder) if word == "MODEL" else word.format(here=tmp_path) for word in line.split()]
-    command = [sys.executable, "-c", BEFORE_KERAS, *words]
-    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert word in run.stdout and run.stdout.endswith("False False\n"), run.stdout + run.stderr
+    ]
+    errors = before_keras(folder, tmp_path, [("", line) for line, _ in expected])
+    for error, (line, words) in zip(errors, expected, strict=True):
+        assert words in error, line
 
 
 @once
-@pytest.mark.parametrize(
-    "missing, line",
-    [
+def test_missing_extras_are_named_before_keras_is_imported(folder, tmp_path):
+    (tmp_path / "x").write_text("x\n")
+    lines = [
         ("sentencepiece", "train --task reverse"),
         ("babel", "train --task dates"),
         ("sacrebleu", "evaluate MODEL --source x --reference x"),
         ("matplotlib", "plot MODEL text"),
         ("tensorflow_text", "export MODEL --format saved_model --out y"),
         ("ctranslate2", "export MODEL --format ctranslate2 --out y"),
-    ],
-)
-def test_missing_extras_are_named_before_keras_is_imported(missing, line, folder, tmp_path):
-    (tmp_path / "x").write_text("x\n")
-    program = f"import sys; sys.modules[{missing!r}] = None\n" + BEFORE_KERAS
-    words = [str(folder) if word == "MODEL" else word for word in line.split()]
-    run = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, cwd=tmp_path)
-    assert "pip install 'keras_tfm[" in run.stdout and run.stdout.endswith("False False\n"), run.stdout + run.stderr
+    ]
+    for error, (missing, line) in zip(before_keras(folder, tmp_path, lines), lines, strict=True):
+        assert missing in error and "pip install 'keras_tfm[" in error, line
 
 
+@once
 @pytest.mark.usefixtures("one_width")
 def test_a_text_may_be_an_option(folder, capsys):
     cli.run(["translate", str(folder), *OPTIONS, "--text", "a dog", "--text", "a cat"])
@@ -306,6 +324,7 @@ def test_information_about_a_saved_translator(folder, capsys):
     assert f"{Translator.load(folder).models[0].count_params():,}" in said
 
 
+@once
 def test_a_file_that_is_cut_off_is_named(folder, tmp_path):
     for content in (gzip.compress(b"a dog\n" * 99)[:-9], b"no archive"):
         (tmp_path / "texts.gz").write_bytes(content)
@@ -313,12 +332,14 @@ def test_a_file_that_is_cut_off_is_named(folder, tmp_path):
             cli.run(["translate", str(folder), str(tmp_path / "texts.gz"), *OPTIONS, "--beams", "1"])
 
 
+@once
 def test_nothing_comes_from_an_empty_file(folder, tmp_path, capsys):
     (tmp_path / "empty").write_text("")
     cli.run(["translate", str(folder), str(tmp_path / "empty"), *OPTIONS])
     assert capsys.readouterr().out == ""
 
 
+@once
 @pytest.mark.usefixtures("one_width")
 def test_scores_are_printed(folder, tmp_path, capsys):
     (tmp_path / "source").write_text("a dog\na cat\n")
@@ -329,6 +350,7 @@ def test_scores_are_printed(folder, tmp_path, capsys):
     assert "chrf" in printed and "tok:13a" in printed and "perplexity" in printed and "\b" not in printed
 
 
+@once
 @pytest.mark.usefixtures("one_width")
 def test_a_picture_is_drawn(folder, tmp_path, capsys):
     cli.run(["plot", str(folder), "a dog", "--out", str(tmp_path / "map.png"), "--layer", "0"])
@@ -337,6 +359,7 @@ def test_a_picture_is_drawn(folder, tmp_path, capsys):
         cli.run(["plot", str(folder), "a dog", "--layer", "3"])
 
 
+@once
 def test_a_folder_without_a_model(tmp_path):
     with pytest.raises(SystemExit, match=r"must contain a model.keras"):
         cli.run(["translate", str(tmp_path)])

@@ -134,6 +134,7 @@ def test_kills_at_chosen_moments_change_nothing(children, uninterrupted, texts, 
     assert_same(out, uninterrupted)
 
 
+@pytest.mark.slow
 @QUICK
 def test_kills_at_random_moments_change_nothing(children, uninterrupted, texts, tmp_path):
     out, rng, killed = tmp_path / "run", np.random.default_rng(), 0

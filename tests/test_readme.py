@@ -15,6 +15,7 @@ def blocks(language):
 
 
 @once
+@pytest.mark.usefixtures("one_width")
 @pytest.mark.parametrize("code", blocks("python"), ids=lambda code: code.strip().splitlines()[-1][:40])
 def test_python_runs(code, tmp_path, monkeypatch):
     (tmp_path / "saved_models").symlink_to(ROOT / "saved_models")
