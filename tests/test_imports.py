@@ -1,4 +1,5 @@
 import ast
+import os
 import pathlib
 import subprocess
 import sys
@@ -101,7 +102,9 @@ cli.main()
 """
     flags = "--num_layers=1 --model_dim=16 --num_heads=2 --ff_dim=32 --num_examples=100 --steps=4 --batch_tokens=512"
     arguments = ["train", "--task=reverse", f"--out={tmp_path}", "--num_shapes=2", "--verbose=2", *flags.split()]
-    run = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True)
+    command = [sys.executable, "-c", program, *arguments, "--backend=jax"]  # which the environment does not override
+    environment = {**os.environ, "KERAS_BACKEND": "tensorflow"}
+    run = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert run.returncode == 0 and "unseen texts exactly right" in run.stdout, run.stderr
 
 

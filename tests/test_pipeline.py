@@ -258,6 +258,7 @@ SAMPLED |= {"accumulate": 2, "clipnorm": 1.0, "schedule": "inverse_sqrt"}
     [PACKED | SAMPLED, pytest.param(PACKED, marks=pytest.mark.slow), pytest.param(SAMPLED, marks=pytest.mark.slow)],
     ids=["all", "packed", "sampled"],
 )
+@pytest.mark.usefixtures("one_width")
 def test_every_option_trains(options, texts, tmp_path):
     """The run ends in a result that loads, and the same call again gives the same result."""
     options = {"steps": 8, "average": 2, **options}
