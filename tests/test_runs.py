@@ -6,7 +6,7 @@ import signal
 import keras
 import numpy as np
 import pytest
-from conftest import BACKEND, BYTES, SIZES, array, assert_close, encode, random_texts
+from conftest import BACKEND, BYTES, SIZES, array, assert_close, encode, once, random_texts
 
 from keras_tfm import files, runs, training
 from keras_tfm.batches import BucketedBatches
@@ -203,6 +203,7 @@ def test_interrupted_behind_the_last_step(batches, tmp_path):
     assert len(fitted(tmp_path, batches, epochs=2)[1].history) == 2
 
 
+@once
 def test_an_interrupted_run_with_a_moving_average_gives_the_average(batches, tmp_path):
     model = compiled_model(transformer(BYTES.vocab_size, **SIZES), **EMA)
     with pytest.raises(runs.Interrupted):
