@@ -26,7 +26,7 @@ TORCH := masks positions attention blocks stacks base transformers sequence reco
 test-slow: .venv/installed-test-slow
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -m slow $(ARGS)
 	KERAS_BACKEND=jax $(BIN)/python -m pytest -m slow $(ARGS)
-	KERAS_BACKEND=torch $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(TORCH:%=tests/test_%.py)
+	KERAS_BACKEND=torch $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" $(TORCH:%=tests/test_%.py)
 
 check: .venv/installed-check
 	$(BIN)/ruff check .

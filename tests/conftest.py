@@ -1,9 +1,11 @@
 """Helpers shared by the tests; each run has one backend, that of KERAS_BACKEND."""
 
+import contextlib
 import functools
 import gc
 import itertools
 import os
+import warnings
 from importlib.metadata import version
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -37,7 +39,6 @@ TOLERANCE = {"float32": 1e-5, "mixed_bfloat16": 5e-2, "mixed_float16": 6e-3}
 once = pytest.mark.skipif(BACKEND != "tensorflow", reason="the same on each backend: runs beside TensorFlow's tests")
 SLOW_OFF_TENSORFLOW = [] if BACKEND == "tensorflow" else [pytest.mark.slow]  # quick on TensorFlow only
 IN_TENSORFLOW = pytest.mark.skipif(BACKEND != "tensorflow", reason="graphs are exported by the TensorFlow backend")
-SLOW_ON_TENSORFLOW = pytest.mark.slow if BACKEND == "tensorflow" else lambda test: test  # where JAX is quicker
 TRACED = pytest.mark.skipif(BACKEND == "torch", reason="PyTorch runs eagerly here, and so knows every value")
 
 # Sizes of the translators that are exported, and texts for them.
@@ -94,6 +95,23 @@ def built(layer, *inputs):
     """A layer with the weights that it needs for some inputs; building it inside a compiled program would lose them."""
     layer.build(*(x.shape for x in inputs))
     return layer
+
+
+@contextlib.contextmanager
+def eagerly():
+    """TensorFlow traces nothing in this block: up to about four steps of training end sooner than they are traced."""
+    if BACKEND != "tensorflow":
+        yield
+        return
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Even though the `tf.config.experimental_run_functions_eagerly`")
+            yield
+    finally:
+        tf.config.run_functions_eagerly(False)
 
 
 def normal(*shape, seed=0):

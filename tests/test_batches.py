@@ -249,6 +249,7 @@ def multi30k(folder):
     return encode(pairs, folder, tokenizer)
 
 
+@pytest.mark.slow
 @once
 @pytest.mark.parametrize("make", [BucketedBatches, PackedBatches])
 def test_little_of_multi30k_is_padding(make, tmp_path_factory):

@@ -17,6 +17,7 @@ def load(name):
     return module
 
 
+@pytest.mark.slow
 def test_marian_with_our_weights_gives_our_logits():
     torch = pytest.importorskip("torch", reason="a peer of benchmarks/decoding.py, installed by hand")
     pytest.importorskip("transformers", reason="a peer of benchmarks/decoding.py, installed by hand")

@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from conftest import BYTES, quick
+from conftest import BACKEND, BYTES, eagerly, once, quick
 from keras import ops
 
 from keras_tfm.evaluation import UNITS, TranslationScores, evaluate, perplexity, scores
@@ -9,6 +9,7 @@ from keras_tfm.models import transformer
 from keras_tfm.text import END, START
 from keras_tfm.translator import Translator
 
+pytestmark = pytest.mark.usefixtures("one_width")
 SOURCES, REFERENCES = ["a dog", "two cats", "b"], ["ein hund läuft", "zwei katzen", "c"]
 
 
@@ -52,6 +53,7 @@ def test_perplexity_is_that_of_each_text_by_itself(translator):
     assert perplexity(translator, SOURCES, REFERENCES, batch_size=2) == pytest.approx(np.exp(total / count), rel=1e-4)
 
 
+@once
 def test_a_packed_model_is_as_good_as_an_unpacked_one(translator):
     (model,) = translator.models
     packed = transformer(BYTES.vocab_size, num_layers=1, model_dim=16, num_heads=2, ff_dim=32, packed=True)
@@ -84,12 +86,14 @@ def test_what_cannot_be_scored_is_not_translated(references, tokenize, words):
 
 def test_scores_are_watched_while_training(tmp_path):
     model = transformer(BYTES.vocab_size, num_layers=1, model_dim=16, num_heads=2, ff_dim=32)
-    model.compile(keras.optimizers.SGD(1.0), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(1.0), loss, jit_compile=BACKEND == "jax")
     labels = np.array([[*ids, END] for ids in BYTES.encode(["aaaa"] * 8)])
     inputs = {"source": labels, "target": np.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=START)}
     translator = Translator(model, BYTES, beams=1, max_length=8)
     watch = TranslationScores(translator, ["aaaa"], ["aaaa"])
     best = keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", "val_chrf", mode="max", save_best_only=True)
-    history = model.fit(inputs, labels, epochs=2, verbose=0, callbacks=[watch, best]).history
+    with eagerly():
+        history = model.fit(inputs, labels, epochs=2, verbose=0, callbacks=[watch, best]).history
     assert len(history["val_bleu"]) == 2 and (tmp_path / "best.keras").exists()
     assert history["val_chrf"][1] == scores(translator(["aaaa"]), ["aaaa"])["chrf"]

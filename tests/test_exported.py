@@ -1,11 +1,14 @@
 """Runners need only the exported folder, and every format answers like the translator that it was exported from."""
 
 import concurrent.futures
+import functools
 import importlib.util
 import json
+import pathlib
 import shutil
 import subprocess
 import sys
+import tempfile
 import warnings
 
 import numpy as np
@@ -23,38 +26,55 @@ NEEDS = {"ctranslate2": "ctranslate2", "onnx": "tf2onnx", "litert": "ai_edge_lit
 EVERY_FORM = pytest.mark.parametrize("form", FORMS)
 
 
-@pytest.fixture(scope="module")
-def translator():
-    return small_translator("bpe", beams=3, length_penalty=0.8)
+@functools.cache
+def parts():
+    made = small_translator("bpe")
+    return made.models, *made.tokenizers
 
 
-@pytest.fixture(scope="module")
-def folders(translator, tmp_path_factory):
-    """A function that exports the translator in a format, once, and returns the folder."""
-    root = tmp_path_factory.mktemp("exported")
+@functools.cache
+def shared_translator(**options):
+    """A translator with the shared model; without options, it is the one that is exported."""
+    made = Translator(*parts(), max_length=64, **{"beams": 3, "length_penalty": 0.8, **options})
+    made.widths, made.jit_compile = [64], False  # XLA would compile for longer than these few texts take
+    return made
 
-    def folder(form):
-        if not importlib.util.find_spec(NEEDS[form]):
-            pytest.skip(f"{NEEDS[form]} is not installed")
-        if not (root / form).exists():
-            translator.export(root / form, form)
-        return root / form
 
+@functools.cache
+def root():
+    return tempfile.TemporaryDirectory()
+
+
+def shared_export(form):
+    """The folder of the shared translator in a format; exported once for the tests of all files in this group."""
+    if not importlib.util.find_spec(NEEDS[form]):
+        pytest.skip(f"{NEEDS[form]} is not installed")
+    folder = pathlib.Path(root().name, form)
+    if not folder.exists():
+        shared_translator().export(folder, form)
     return folder
 
 
 @pytest.fixture(scope="module")
+def translator():
+    return shared_translator()
+
+
+@pytest.fixture(scope="module")
+def folders():
+    return shared_export
+
+
+@pytest.fixture(scope="module")
 def expected(translator):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Translator, "jit_compile", False)
-        return translator(TEXTS)
+    return translator(TEXTS)
 
 
-# Runs an export where neither Keras nor TensorFlow can be imported; SavedModels need both, by tensorflow_text.
+# Runs an export where neither Keras nor TensorFlow can be imported.
 PROGRAM = """
 import json, sys
 form, folder = sys.argv[1:]
-for name in ("keras", "tensorflow", "tensorflow_text", "tf2onnx") if form != "saved_model" else ("tf2onnx",):
+for name in ("keras", "tensorflow", "tensorflow_text", "tf2onnx"):
     sys.modules[name] = None
 from keras_tfm import exported
 translate = exported.load(folder)
@@ -63,7 +83,14 @@ print(json.dumps(translate(json.load(sys.stdin))))
 """
 
 
-@EVERY_FORM
+def test_a_saved_model_says_what_the_translator_says(folders, expected):
+    """`test_to_saved_model` does so in a process without this package."""
+    translate = exported.load(folders("saved_model"))
+    assert translate.form == exported.form(folders("saved_model")) == "saved_model"
+    assert translate(TEXTS) == expected
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "saved_model"])  # which needs TensorFlow
 def test_a_folder_alone_says_what_the_translator_says(form, folders, expected):
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM, form, folders(form)]
     run = subprocess.run(command, input=json.dumps(TEXTS), capture_output=True, text=True)

@@ -14,7 +14,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from conftest import BACKEND, BYTES, IN_TENSORFLOW, SIZES, array, once, spread
+from conftest import BACKEND, BYTES, IN_TENSORFLOW, SIZES, array, eagerly, once, spread
 
 from keras_tfm import cli, exported, files, information, runs, text
 from keras_tfm.models import transformer
@@ -195,7 +195,8 @@ def test_links_that_wait_for_a_run_lead_nowhere(texts, tmp_path):
             path.symlink_to(foreign / f"{number}")
         path.with_name(f".{path.name}.unfinished").symlink_to(foreign / f"{number}.d")
     before = {path: path.read_bytes() for path in foreign.rglob("*") if path.is_file()}
-    cli.run(command(texts, run))
+    with eagerly():
+        cli.run(command(texts, run))
     assert {path: path.read_bytes() for path in foreign.rglob("*") if path.is_file()} == before
     assert not [path for path in run.rglob("*") if path.is_symlink()]
 

@@ -122,11 +122,16 @@ MOMENTS += [(RENAME, "00000003.npz"), (REMOVE, "00000003.npz"), (RENAME, "metric
 MOMENTS += [(RENAME, "00000006.npz"), (MKDIR, "model.keras"), (RENAME, "model.keras"), (REMOVE, "model.keras")]
 
 
+FEW = [(RENAME, "tokenizer"), (OPEN, "source.tokens"), (RENAME, "config.json"), (RENAME, "state.npz")]
+FEW += [(REMOVE, "00000003.npz"), (RENAME, "metrics.csv"), (RENAME, "model.keras")]
+
+
 @QUICK
-def test_kills_at_chosen_moments_change_nothing(children, uninterrupted, texts, tmp_path):
+@pytest.mark.parametrize("moments", [FEW, pytest.param(MOMENTS, marks=pytest.mark.slow)], ids=["few", "all"])
+def test_kills_at_chosen_moments_change_nothing(moments, children, uninterrupted, texts, tmp_path):
     out = tmp_path / "run"
     code = f"cli.run({command(texts, out)})"
-    for event, name in MOMENTS:
+    for event, name in moments:
         assert children(code, event, f"/.{name}.unfinished") == -signal.SIGKILL, (event, name)
         if runs.is_run(out):
             assert dict(information.describe(out))["kind"] == "run"
@@ -134,6 +139,7 @@ def test_kills_at_chosen_moments_change_nothing(children, uninterrupted, texts, 
     assert_same(out, uninterrupted)
 
 
+@pytest.mark.slow
 @QUICK
 def test_kills_at_random_moments_change_nothing(children, uninterrupted, texts, tmp_path):
     out, rng, killed = tmp_path / "run", np.random.default_rng(), 0

@@ -15,11 +15,13 @@ def blocks(language):
 
 
 @once
+@pytest.mark.usefixtures("one_width")
 @pytest.mark.parametrize("code", blocks("python"), ids=lambda code: code.strip().splitlines()[-1][:40])
 def test_python_runs(code, tmp_path, monkeypatch):
     (tmp_path / "saved_models").symlink_to(ROOT / "saved_models")
     monkeypatch.chdir(tmp_path)
-    code = code.replace("50_000", "300").replace('recipe="quick"', 'recipe="quick", steps=2, verbose=0')  # to save time
+    quicker = 'recipe="quick", steps=2, num_layers=1, num_shapes=1, jit_compile=False, verbose=0'
+    code = code.replace("50_000", "300").replace('recipe="quick"', quicker)  # to save time
     exec(compile(code, "README.md", "exec"), {})
 
 

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 from conftest import BYTES, IN_TENSORFLOW, SIZES, TEXTS, array, assert_close, normal, small_translator, spread
 from keras import ops
+from test_exported import shared_export, shared_translator
 
 from keras_tfm import decoding, kernels
 from keras_tfm.export.to_litert import LITERT
 from keras_tfm.models import transformer
 from keras_tfm.text import END, PAD, START
 from keras_tfm.translator import Translator
+
+pytestmark = pytest.mark.xdist_group("exported")  # where the shared export is
 
 
 def operators(file):
@@ -39,7 +42,7 @@ print(json.dumps(LiteRTTranslator(sys.argv[1])(json.load(sys.stdin))))
     [
         pytest.param("bytes", 1, "float32", marks=pytest.mark.slow),
         pytest.param("bpe", 3, "float16", marks=pytest.mark.slow),
-        ("bpe", 3, "float32"),
+        pytest.param("bpe", 3, "float32", marks=pytest.mark.slow),  # `test_exported` does so in `make test`
         pytest.param("bytes", 2, "int8", marks=pytest.mark.slow),
     ],
 )
@@ -53,16 +56,25 @@ def test_a_litert_file_says_what_the_translator_says(kind, beams, precision, tmp
     assert len(answers) == len(TEXTS) and answers[2] == answers[5] == ""
     if precision == "float32":
         assert answers == ours(TEXTS)
-    assert not {name for name in operators(tmp_path / "model/model.tflite") if "Flex" in name or "CUSTOM" in name}
+    assert not foreign_operators(tmp_path / "model")
+
+
+def foreign_operators(folder):
+    """Operators that the plain runtime does not have."""
+    return {name for name in operators(folder / "model.tflite") if "Flex" in name or "CUSTOM" in name}
 
 
 @IN_TENSORFLOW
-def test_encode_and_decode_step_are_greedy_search(tmp_path):
+def test_the_plain_runtime_has_every_operator():
+    assert not foreign_operators(shared_export("litert"))
+
+
+@IN_TENSORFLOW
+def test_encode_and_decode_step_are_greedy_search():
     from ai_edge_litert.interpreter import Interpreter
 
-    ours = small_translator("bpe", beams=1)
-    ours.export(tmp_path / "model", "litert")
-    interpreter = Interpreter(str(tmp_path / "model/model.tflite"))
+    ours = shared_translator(beams=1)
+    interpreter = Interpreter(str(shared_export("litert") / "model.tflite"))
     encode, step = (interpreter.get_signature_runner(name) for name in ("encode", "decode_step"))
     ids = np.array([[*ours.source_tokenizer.encode(["two cats"])[0], END]], "int32")
     cache, token, written = encode(ids=ids), START, []
@@ -83,14 +95,17 @@ def test_encode_and_decode_step_are_greedy_search(tmp_path):
 def test_ids_that_no_token_has_are_an_error(precision, tmp_path):
     from ai_edge_litert.interpreter import Interpreter
 
-    ours = small_translator("bytes", beams=1)
-    ours.export(tmp_path / "model", "litert", precision)
+    if precision == "float32":
+        file, size = shared_export("litert") / "model.tflite", shared_translator().source_tokenizer.vocab_size
+    else:
+        small_translator("bytes", beams=1).export(tmp_path / "model", "litert", precision)
+        file, size = tmp_path / "model/model.tflite", BYTES.vocab_size
     for name in ("translate", "encode"):
-        for number in (-5, -(2**31), BYTES.vocab_size, 2**31 - 1):
-            run = Interpreter(str(tmp_path / "model/model.tflite")).get_signature_runner(name)
+        for number in (-5, -(2**31), size, 2**31 - 1):
+            run = Interpreter(str(file)).get_signature_runner(name)
             with pytest.raises(RuntimeError, match="gather"):
                 run(ids=np.array([[70, number, END]], "int32"))
-        run(ids=np.array([[70, BYTES.vocab_size - 1, END]], "int32"))
+        run(ids=np.array([[70, size - 1, END]], "int32"))
 
 
 @pytest.mark.slow

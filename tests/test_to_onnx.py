@@ -1,11 +1,14 @@
+import shutil
+
 import pytest
 from conftest import BYTES, IN_TENSORFLOW, TEXTS, small_translator, spread
+from test_exported import shared_export, shared_translator
 
-from keras_tfm import exported
+from keras_tfm import exported, files
 from keras_tfm.models import transformer
 from keras_tfm.translator import Translator
 
-pytestmark = IN_TENSORFLOW
+pytestmark = [IN_TENSORFLOW, pytest.mark.xdist_group("exported")]  # where the shared export is
 
 
 @pytest.fixture(autouse=True)
@@ -22,17 +25,26 @@ def test_onnx_says_what_the_model_says(tmp_path):
     assert exported.load(tmp_path / "model")(TEXTS) == ours(TEXTS)
 
 
+OPTIONS = [
+    {"beams": 4, "length_penalty": 1.5, "penalty": "gnmt", "min_length": 6},
+    {"beams": 3, "length_penalty": -1.0, "no_repeat_ngram": 2},
+    {"beams": 1, "no_repeat_ngram": 1, "forbidden": (7, 9)},
+    {"beams": 300, "length_penalty": 0.0},  # more than there are tokens
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS[:3], ids=lambda options: "-".join(map(str, options.values())))
+def test_a_folder_with_other_settings_searches_by_them(options, tmp_path):
+    folder = shutil.copytree(shared_export("onnx"), tmp_path / "model")
+    settings = files.read_manifest(folder)
+    (folder / "translator.json").unlink()
+    files.write_manifest(folder, **settings | options)
+    assert exported.load(folder)(TEXTS[:4]) == shared_translator(**options)(TEXTS[:4])
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_width")
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"beams": 4, "length_penalty": 1.5, "penalty": "gnmt", "min_length": 6},
-        pytest.param({"beams": 3, "length_penalty": -1.0, "no_repeat_ngram": 2}, marks=pytest.mark.slow),
-        pytest.param({"beams": 1, "no_repeat_ngram": 1, "forbidden": (7, 9)}, marks=pytest.mark.slow),
-        pytest.param({"beams": 300, "length_penalty": 0.0}, marks=pytest.mark.slow),  # more than there are tokens
-    ],
-    ids=lambda options: "-".join(map(str, options.values())),
-)
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(map(str, options.values())))
 def test_the_search_in_numpy_is_that_of_the_translator(options, tmp_path):
     ours, texts = small_translator("bytes", **options), ["a dog", "two cats", "", "b", "über"]
     ours.export(tmp_path / "model", "onnx")

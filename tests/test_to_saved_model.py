@@ -5,7 +5,8 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import BYTES, IN_TENSORFLOW, TEXTS, small_translator
+from conftest import IN_TENSORFLOW, TEXTS, small_translator
+from test_exported import shared_export, shared_translator
 
 from keras_tfm.text import END
 
@@ -62,20 +63,20 @@ def assert_refused(answers):
 
 
 @IN_TENSORFLOW
+@pytest.mark.xdist_group("exported")  # where the shared export is
 @pytest.mark.usefixtures("one_width")
 @pytest.mark.parametrize("kind, beams", [pytest.param("bytes", 1, marks=pytest.mark.slow), ("bpe", 3)])
 def test_a_saved_model_says_what_the_translator_says(kind, beams, tmp_path):
-    ours = small_translator(kind, beams=beams, length_penalty=1.0)
-    ours.export(tmp_path / "model", "saved_model")
+    if kind == "bpe":
+        ours, folder = shared_translator(), shared_export("saved_model")
+    else:
+        ours, folder = small_translator(kind, beams=beams, length_penalty=1.0), tmp_path / "model"
+        ours.export(folder, "saved_model")
     texts = [text.encode() for text in TEXTS]
     strange = [b"a \xff dog", b"", b"x" * 500]
-    ids = (
-        [[*BYTES.encode(["a dog"])[0], END]]
-        if kind == "bytes"
-        else [[*ours.source_tokenizer.encode(["a dog"])[0], END]]
-    )
+    ids = [[*ours.source_tokenizer.encode(["a dog"])[0], END]]
     best, several, embeddings, none, odd, tokens, *unknown = ask(
-        tmp_path / "model",
+        folder,
         ("serving_default", texts),
         ("translate", texts),
         ("encode", texts),
