@@ -30,6 +30,7 @@ from keras import ops
 
 from keras_tfm import files, models, text
 from keras_tfm.arguments import check, positive
+from keras_tfm.backend import machine
 from keras_tfm.progress import duration
 
 START_OVER = "delete it; then the same command starts over, or `keras-tfm finish` uses the last checkpoint"
@@ -64,6 +65,7 @@ class TrainingRun(keras.callbacks.Callback):
         check("minutes", minutes, minutes > 0, "positive")
         self.seconds, self.step, self.saved_step, self.steps_per_epoch = 60 * minutes, 0, 0, None
         self.history, self.metrics, self.patience, self.waited, self.signal = [], {}, None, None, None
+        self.random_state = None
 
     def fit(self, model, batches, epochs, steps_per_epoch=None, callbacks=(), **options):
         """Trains like `model.fit`, starting where the last run in this folder stopped.
@@ -102,6 +104,7 @@ class TrainingRun(keras.callbacks.Callback):
         before, now = state["steps_per_epoch"], self.steps_per_epoch
         check("steps_per_epoch", now, now in (None, before), f"{before}, as in {path}")
         self.metrics = {key: arrays.pop(key) for key in [*arrays] if key.startswith("metrics/")}
+        self.random_state = arrays.pop("random_state", None)
         del arrays["state"]
         _check_same(path, variables, arrays)
         for key, variable in variables.items():
@@ -116,6 +119,11 @@ class TrainingRun(keras.callbacks.Callback):
         self.saved_at, stop = time.monotonic(), self.stopping
         if stop and self.waited:  # Keras has just reset them
             stop.best, stop.best_epoch, stop.wait, stop.stopped_epoch = self.waited
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self.random_state is not None:  # now, since PyTorch's data loader has just used the generator
+            machine.random_state(self.random_state)
+            self.random_state = None
 
     def on_train_batch_end(self, batch, logs=None):
         self.step += 1
@@ -166,6 +174,8 @@ class TrainingRun(keras.callbacks.Callback):
         state |= {"patience": self.patience, "stopping": waited}
         if self.step % self.steps_per_epoch:
             arrays |= _arrays(_by_path("metrics", self.model.metrics_variables))
+        if (random_state := machine.random_state()) is not None:
+            arrays |= {"random_state": random_state}
         files.write_arrays(self.folder / "state.npz", {"state": np.array(json.dumps(state, default=float)), **arrays})
         self.saved_at, self.saved_step = time.monotonic(), self.step
 

@@ -206,11 +206,20 @@ def largest_tensor(function, x):
 
         return max(sizes(jax.make_jaxpr(function)(x).jaxpr))
     if BACKEND == "torch":
-        from torch.fx.experimental.proxy_tensor import make_fx
+        from torch.utils._python_dispatch import TorchDispatchMode
 
-        nodes = make_fx(function)(ops.convert_to_tensor(x)).graph.nodes
-        values = [value for node in nodes for value in np.ravel(node.meta.get("val", ()))]
-        return max(value.numel() for value in values if hasattr(value, "numel"))
+        found = []
+
+        class Sizes(TorchDispatchMode):
+            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+                outputs = function(*args, **(kwargs or {}))
+                several = outputs if isinstance(outputs, (tuple, list)) else [outputs]
+                found.extend(x.numel() for x in several if hasattr(x, "numel"))
+                return outputs
+
+        with Sizes():
+            function(x)
+        return max(found)
     import tensorflow as tf
 
     graph = tf.function(function).get_concrete_function(tf.TensorSpec(x.shape, x.dtype)).graph

@@ -8,6 +8,7 @@ from conftest import (
     BACKEND,
     PRECISIONS,
     TOLERANCE,
+    TRACED,
     array,
     assert_close,
     compiled,
@@ -152,7 +153,8 @@ def test_cost_of_local_attention_grows_with_length_only(causal):
         return largest_tensor(layer, ops.convert_to_tensor(normal(1, length, 8)))
 
     assert largest(2048, window=16) <= 2.1 * largest(1024, window=16)
-    assert largest(2048) >= 3.9 * largest(1024)
+    weights = {"mixing": "hard"}  # for which there is no fused kernel, so that the weights are a tensor
+    assert largest(2048, **weights) >= 3.9 * largest(1024, **weights)
 
 
 @pytest.mark.parametrize("window, causal", [(1, False), (4, False), (4, True), (20, True)])
@@ -187,6 +189,7 @@ def test_the_future_changes_nothing_with_dropout_on(block, recorded):
             return layer(x, training=training)
 
     def with_dropout(x):
+        keras.utils.set_random_seed(1)  # for PyTorch, whose dropout uses one generator for all layers
         if not recorded:
             return array(run(outputs, x))
         with record_attention() as maps:
@@ -293,7 +296,7 @@ def test_hard_attention_takes_the_best_key_and_learns_like_soft():
     weights = array(hard(ops.convert_to_tensor(scores)))
     np.testing.assert_array_equal(weights, scores == scores.max(-1, keepdims=True))
     values = normal(2, 3, 4, 5, seed=1)
-    assert_close(*(gradients(lambda s: mixing(s) * values, scores)[0] for mixing in (hard, soft)))  # noqa: B023
+    assert_close(*(gradients(lambda s: ops.multiply(mixing(s), values), scores)[0] for mixing in (hard, soft)))  # noqa: B023
 
 
 def test_attend_takes_masks_of_every_rank():
@@ -388,6 +391,7 @@ def test_a_negative_start():
         layer(X[:, :2], cache=layer.empty_cache(BATCH, 4), start=-1)
 
 
+@TRACED
 def test_a_cache_that_is_too_short_gives_nan_in_a_compiled_program():
     layer = cached_layer(causal=True)
     step = compiled(lambda x, start: layer(x, cache=layer.empty_cache(BATCH, 4), start=start)[0])

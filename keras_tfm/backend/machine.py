@@ -29,3 +29,18 @@ def current():
     if any(tf.config.list_physical_devices(kind) for kind in ("GPU", "TPU")):
         return Machine(True, 8, "auto")
     return Machine(False, 14, False)  # on a CPU, one program for all shapes is as fast as XLA's one for each
+
+
+def random_state(state=None):
+    """The state of PyTorch's random generator, which its dropout uses; sets it if `state` is given.
+
+    None on other backends, where the seeds of dropout are variables of its layers.
+    """
+    if keras.backend.backend() != "torch":
+        return None
+    import torch
+
+    device = torch.cuda if torch.cuda.is_available() else torch
+    if state is not None:
+        device.set_rng_state(torch.from_numpy(state))
+    return device.get_rng_state().numpy()
