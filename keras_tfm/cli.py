@@ -73,17 +73,17 @@ def run(argv, prepare=lambda: None):
 def check_model(model, exports=True):
     """Returns the format of an export, or None for a run or a saved translator; raises an error for anything else."""
     if model.is_file():
-        raise ValueError(f"`model` must be a folder, and comes before the files. Received: {model}")
+        raise ValueError(f"`model` must be a folder, given before the files. Received: {model}")
     form = exported.form(model)
     if form is not None and not exports:
         raise ValueError(f"`model` must be a run or a saved translator. Received: {model}, an export ({form})")
     if form is not None:
         extras.require(*exported.RUNNERS[form].packages)
     elif not model.is_dir():
-        hint = "text goes to standard input or to --text"
+        hint = "pass text on standard input or with --text"
         raise ValueError(f"`model` must be a folder; {hint}. Received: {str(model)!r}, which does not exist")
     elif not (model / "config.json").exists() and not [*model.glob("model*.keras")]:
-        raise FileNotFoundError(f"{model}: must contain a model.keras by `keras-tfm train`, or an export")
+        raise FileNotFoundError(f"{model}: must contain a run, a model.keras or an export")
     return form
 
 
@@ -166,7 +166,7 @@ def translate(model, files, text, out, **options):
     for file in files:
         if not file.is_file():
             what = "a folder" if file.is_dir() else "no such file"
-            raise ValueError(f"{file}: must be a text file; a text goes to --text. Received: {what}")
+            raise ValueError(f"{file}: must be a text file; pass text with --text. Received: {what}")
     if text and files:
         raise ValueError(f"`text` and files must not both be given. Received: {text} and {list(map(str, files))}")
     if out is not None and out.is_dir():
@@ -283,7 +283,7 @@ def _lines(paths):
 
 
 def _checksums(path):
-    """Of a file, or of the files in a folder; among these are the model, or a manifest with checksums of all others."""
+    """Checksums of a file, or of the files directly in a folder: the model, or a manifest that covers all others."""
     paths = [path] if path.is_file() else sorted(path.glob("[!.]*"))
     return [files.checksum(path) for path in paths if path.is_file()]
 

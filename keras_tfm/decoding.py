@@ -21,7 +21,7 @@ from keras_tfm.arguments import one_of, positive
 from keras_tfm.kernels import NEVER, flat_places, take_each
 from keras_tfm.text import END, PAD, START
 
-# Word → divisor of a hypothesis' log probability, as a function of its number of tokens and an exponent.
+# Name → divisor of a hypothesis' log probability, as a function of its number of tokens and an exponent.
 PENALTIES = {
     "length": lambda length, exponent: length**exponent,
     "gnmt": lambda length, exponent: ((5 + length) / 6) ** exponent,  # https://arxiv.org/abs/1609.08144
@@ -36,7 +36,7 @@ class Constraints:
         min_length: minimum number of tokens, including the end token.
         forbidden: ids that are never written; neither are padding and the start token.
         prefix: ids (batch, n) that each row starts with; 0 leaves a position free.
-        no_repeat_ngram: no sequence of this many tokens occurs twice in a row; 0 for no such rule.
+        no_repeat_ngram: no sequence of this many tokens occurs twice in a translation; 0 for no such rule.
         limits: None or (batch,), the maximum number of tokens of each row, where that is less than `max_length`.
     """
 
@@ -74,7 +74,7 @@ class Constraints:
         return ops.maximum(values - normaliser, NEVER), ids
 
     def masked(self, logits, position, written):
-        """Logits (rows, v), lowered to `NEVER` or by as much where a token may not follow `written` (rows, l)."""
+        """Logits (rows, v), set to `NEVER` or lowered by 1e9 where a token may not follow `written` (rows, l)."""
         vocabulary, allowed = np.arange(logits.shape[-1]), kernels.masked_columns(logits, self.forbidden)
         if self.min_length > 1:
             too_early = ops.logical_and(vocabulary == END, position < self.min_length - 1)
@@ -113,12 +113,12 @@ def greedy(start, step, sources, max_length, room=None, **constraints):
     """Writes the most probable token at each position, until all rows have ended.
 
     Args:
-        start, step: of a model, see above.
+        start, step: of a model, see the module docstring.
         sources: ids (batch, source length).
         max_length, **constraints: see `Constraints`.
-        room: half the number of positions that the cache has at first; it doubles whenever it is full. By default the
-            cache has room for `max_length` tokens from the start. Only for TensorFlow graphs that XLA does not compile,
-            where shapes may change, and for caches whose tensors are all (…, positions, features), except the memory.
+        room: initial size of the cache, in positions. It is doubled before the first step and whenever it is full. By
+            default the cache has `max_length` positions from the start. Only for TensorFlow graphs that XLA does not
+            compile, and for caches whose tensors are all (…, positions, features), except the memory.
 
     Returns:
         ids (batch, max_length), zeros after the end token.
@@ -179,7 +179,7 @@ def beam_search(
         start, step, sources, max_length, room, **constraints: as for `greedy`.
         beams: number of hypotheses to keep.
         n_best: number of hypotheses to return, at most `beams`.
-        penalty: a word of `PENALTIES`, the divisor of a hypothesis' log probability.
+        penalty: a key of `PENALTIES`: what the log probability of a hypothesis is divided by.
         length_penalty: its exponent; 0 for none, higher values favour longer hypotheses.
         coverage_penalty: factor of Σ log min(attention to a source token, 1), which is added to the score of a
             hypothesis when it ends (https://arxiv.org/abs/1609.08144); `step` must then also return the attention
@@ -280,7 +280,7 @@ def _draw(scores, position, chances, temperature, top_k, top_p, min_p):
 
 
 class _BeamSearch(_Search):
-    """Its state also has the hypotheses in the beam, `alive`, those that have `ended`, and each one's parent (b, k)."""
+    """Adds to the state: hypotheses that are `alive` or have `ended`, and the `parents` (b, k) of those alive."""
 
     def __init__(self, *arguments, beams, n_best, divisors, coverage_penalty):
         super().__init__(*arguments)
@@ -316,7 +316,9 @@ class _BeamSearch(_Search):
         logits, cache, *attention = self.step(state["tokens"], position, cache)
         if bool(attention) != bool(self.coverage_penalty):
             received = f"coverage_penalty={self.coverage_penalty}, {2 + len(attention)} outputs of step"
-            raise ValueError(f"`coverage_penalty` must come with a `step` that returns attention. Received: {received}")
+            raise ValueError(
+                f"`step` must return attention if, and only if, `coverage_penalty` is not 0. Received: {received}"
+            )
         if attention:
             alive = {**alive, "coverage": alive["coverage"] + ops.reshape(attention[0], ops.shape(alive["coverage"]))}
         scores, tokens, parents = self._continuations(_last(logits), position, alive)
@@ -385,10 +387,10 @@ class Ensemble:
     def __init__(self, models):
         self.models = list(models)
 
-    def start(self, sources, max_length, **facts):
-        return [model.start(sources, max_length, **facts) for model in self.models]
+    def start(self, sources, max_length, **options):
+        return [model.start(sources, max_length, **options) for model in self.models]
 
-    def step(self, tokens, position, cache, **facts):
-        outputs = [model.step(tokens, position, own, **facts) for model, own in zip(self.models, cache, strict=True)]
+    def step(self, tokens, position, cache, **options):
+        outputs = [model.step(tokens, position, own, **options) for model, own in zip(self.models, cache, strict=True)]
         shares = [ops.softmax(ops.cast(logits, "float32")) for logits, _ in outputs]
         return ops.log(sum(shares) / len(shares) + 1e-30), [own for _, own in outputs]

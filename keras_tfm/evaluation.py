@@ -56,10 +56,10 @@ def _metrics(hypotheses, references, tokenize):
 
 
 def evaluate(translator, sources, references, tokenize="13a", verbose=0):
-    """`scores` of a translator and its speed in sentences per second, including compilation; see `UNITS`.
+    """Returns the `scores` of a translator and its speed, which includes compilation; see `UNITS`.
 
-    For a `Translator`, also the `perplexity` of the references and tokens per second; `keras_tfm.exported` cannot tell
-    these. `verbose=1` shows progress.
+    For a `Translator`, also returns the perplexity of the references and tokens per second, which the runners of
+    `keras_tfm.exported` cannot measure. `verbose=1` shows progress.
     """
     sources, references = list(sources), list(references)
     _metrics(sources, references, tokenize)  # check the arguments before the long work

@@ -23,7 +23,7 @@ from keras_tfm.progress import Progress
 from keras_tfm.text import END, PAD, START, longest_translation
 
 BATCH_SIZE = 32  # texts that are translated together, where the runtime can
-NEVER = -1e9  # log-probability of a forbidden token, as in `keras_tfm.decoding`
+NEVER = -1e9  # log-probability of a forbidden token, as in `keras_tfm.kernels`
 
 
 class Runner:

@@ -27,7 +27,7 @@ SHIPPED = "; by default, the date translator that comes with the package"
 # Command → what it does, and its arguments.
 COMMANDS = {
     "train": "train a translator on pairs of texts or on a built-in task; the same command resumes an interrupted run",
-    "translate": "translate files or standard input, line by line; with --out, the same command resumes if interrupted",
+    "translate": "translate files or standard input, line by line; with --out, the same command resumes",
     "evaluate": "score a translator: BLEU, chrF, exact match, perplexity, speed",
     "plot": "plot what each token of a translation attends to",
     "export": "export a translator to ship, and compare it with the model",
@@ -43,9 +43,9 @@ ARGUMENTS = {
         },
         "--out": {**PATH, "default": "runs/latest", "help": "folder of the run (default: %(default)s)"},
         "--source": {**PATH, "help": "text file, one text per line, plain or .gz; or a .tsv with both texts"},
-        "--target": {**PATH, "help": "text file with their translations"},
+        "--target": {**PATH, "help": "text file with the translations of the source"},
         "--valid_source": {**PATH, "help": "texts to validate on"},
-        "--valid_target": {**PATH, "help": "their translations"},
+        "--valid_target": {**PATH, "help": "translations of the texts to validate on"},
         "--task": {"choices": tuple(TASKS), "help": "a built-in task instead of files"},
         "--num_examples": {"type": positive, "default": 100_000, "help": "number of pairs (default: %(default)s)"},
     },
@@ -58,7 +58,7 @@ ARGUMENTS = {
     "evaluate": {
         "model": {**PATH, "help": f"{MODEL}, or of an export"},
         "--source": {**PATH, "required": True, "help": "text file, plain or .gz"},
-        "--reference": {**PATH, "required": True, "help": "text file with their translations"},
+        "--reference": {**PATH, "required": True, "help": "text file with the reference translations"},
         "--tokenize": {"default": "13a", "help": "sacreBLEU's tokenizer, or none (default: %(default)s)"},
     },
     "plot": {
@@ -72,7 +72,11 @@ ARGUMENTS = {
         "model": {**PATH, "help": MODEL},
         "--format": {"choices": tuple(RUNNERS), "required": True},
         "--out": {**PATH, "required": True, "help": "folder to write; an earlier export there is replaced"},
-        "--precision": {"choices": ("float32", "float16", "int8"), "default": "float32", "help": "of the weights"},
+        "--precision": {
+            "choices": ("float32", "float16", "int8"),
+            "default": "float32",
+            "help": "precision of the weights (default: %(default)s)",
+        },
         "--texts": {**PATH, "help": "sentences to compare on, one per line (default: five sentences)"},
     },
     "finish": {

@@ -1,4 +1,4 @@
-"""What a folder contains: a run, a saved translator or an export. It is read without Keras, and so at once."""
+"""What a folder contains: a run, a saved translator or an export. Does not import Keras, so it is fast."""
 
 import json
 import pathlib

@@ -25,7 +25,7 @@ def chunked_top_k(x, k, without=(), maxima=lambda x: ops.max(x, axis=1)):
     """The k highest values of x (rows, v), highest first, and their places: (rows, k) each.
 
     Rows are divided into chunks; the k highest values lie in the k chunks with the highest maxima, so only these are
-    sorted. Columns in `without` are lowered by `-NEVER`. `maxima` reduces (rows, n, columns) to (rows, columns).
+    sorted. Columns in `without` are lowered by 1e9. `maxima` reduces (rows, n, columns) to (rows, columns).
 
     >>> values, places = chunked_top_k(ops.convert_to_tensor([[3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0]]), 2)
     >>> print(ops.convert_to_numpy(values), ops.convert_to_numpy(places))
@@ -36,7 +36,7 @@ def chunked_top_k(x, k, without=(), maxima=lambda x: ops.max(x, axis=1)):
     if count <= k:
         values, places = ops.top_k(x, k)
         return values, ops.cast(places, "int32")
-    x = padded_with_never(x, count * width)
+    x = padded_to(x, count * width)
     highest = maxima(ops.reshape(x, (rows, width, count)))  # chunk c holds the columns c, c + count, c + 2 count, …
     best = ops.cast(ops.top_k(highest, k)[1], "int32")  # (rows, k)
     ids = ops.add(ops.expand_dims(best, 1), np.arange(0, size, count, dtype="int32")[:, None])
@@ -46,7 +46,7 @@ def chunked_top_k(x, k, without=(), maxima=lambda x: ops.max(x, axis=1)):
 
 
 def masked_columns(x, columns):
-    """x (rows, v), lowered by `-NEVER` in these columns."""
+    """x (rows, v), lowered by 1e9 in these columns."""
     mask = np.isin(np.arange(x.shape[1]), columns)
     return ops.add(x, np.where(mask, NEVER, 0).astype("float32")) if mask.any() else x
 
@@ -59,7 +59,7 @@ def chunk_sizes(size):
     return count, -(-size // count)
 
 
-def padded_with_never(x, size):
+def padded_to(x, size):
     """x (rows, v) → (rows, size), padded with -∞."""
     missing = size - x.shape[1]
     return ops.pad(x, [(0, 0), (0, missing)], constant_values=-np.inf) if missing else x

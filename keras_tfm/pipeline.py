@@ -25,7 +25,7 @@ PASSES = (1_000_000, 30), (10_000_000, 15), (100_000_000, 8), (math.inf, 4)
 MOST_STEPS = 1000  # between two checkpoints
 KEEP = 10  # checkpoints
 CPU_HINT = (
-    'That is long for a CPU. The recipe "quick" trains a smaller model, and fewer `steps` take less time. '
+    'Training will be slow on this CPU. The recipe "quick" trains a smaller model, and fewer `steps` take less time. '
     "Ctrl-C saves the run at any time, and its model can be used."
 )
 
@@ -39,7 +39,7 @@ def train(pairs, folder, recipe="default", valid=None, say=print, **changes):
         folder: the folder of the run, which is created if it does not exist.
         recipe: a word of `keras_tfm.recipes.RECIPES`, or a `keras_tfm.Recipe`.
         valid: pairs to validate on after each epoch, or None.
-        say: called with each line that reports what is going on.
+        say: function that receives each progress message.
         **changes: options of `Recipe` that replace those of the recipe.
 
     Returns:

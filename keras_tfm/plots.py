@@ -27,8 +27,8 @@ def attention_map(weights, query_labels, key_labels, path, title=None, axes_name
     weights = np.asarray(weights)
     if weights.ndim != 3 or 0 in weights.shape or weights.shape[1:] != (len(query_labels), len(key_labels)):
         raise ValueError(
-            "`weights` must have the shape (heads, query, key), none of them zero, with a label for each query and "
-            f"each key. Received: shape {weights.shape}, {len(query_labels)} query labels, {len(key_labels)} key labels"
+            "`weights` must have the shape (heads, query, key), with no dimension of size zero, and one label per query "
+            f"and key. Received: shape {weights.shape}, {len(query_labels)} query labels, {len(key_labels)} key labels"
         )
     query_labels, key_labels = ([_printable(label) for label in labels] for labels in (query_labels, key_labels))
     heads, queries, keys = weights.shape
@@ -62,7 +62,7 @@ def translation_map(translator, text, path, layer=-1, mean=False):
     """Translates a sentence, plots what each token of the translation attends to, and returns the translation.
 
     Args:
-        translator: a `Translator`. Of an ensemble, the first model is plotted.
+        translator: a `Translator`. For an ensemble, the first model is plotted.
         text: a sentence.
         path: file to write.
         layer: index of the decoder block, from 0; -1 is the last.

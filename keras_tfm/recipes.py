@@ -63,12 +63,18 @@ class Recipe:
     """
 
     tokenizer: str = _data("bpe", "kind of tokenizer", ("bpe", "unigram", "char", "word", "bytes"))
-    vocab_size: int | None = _data(None, "maximum size of a vocabulary (default: by corpus, 8,000 to 32,000)")
+    vocab_size: int | None = _data(
+        None, "maximum size of a vocabulary (default: depends on the corpus, 8,000 to 32,000)"
+    )
     separate: bool = _data(False, "learn a vocabulary for each side instead of one for both")
     sampling: float = _data(0.0, "subword sampling: share of BPE merges left out", RATE)
     samples: int = _data(10, "with subword sampling, number of differently split copies of the corpus")
-    batch_tokens: int | None = _data(None, "maximum tokens per batch and side, counting padding (default: by corpus)")
-    num_shapes: int | None = _data(None, "maximum number of batch shapes; XLA compiles each (default: by machine)")
+    batch_tokens: int | None = _data(
+        None, "maximum tokens per batch and side, counting padding (default: depends on the corpus)"
+    )
+    num_shapes: int | None = _data(
+        None, "maximum number of batch shapes; XLA compiles each (default: depends on the machine)"
+    )
 
     preset: str = _option("model", "tiny", f"model size. {_SIZES}", tuple(PRESETS))
     num_layers: int | None = _model("number of encoder blocks")
@@ -84,7 +90,9 @@ class Recipe:
     )
     positions_in: str | None = _model("where absolute positions enter (default: input)", ("input", "every_layer"))
     positions_combine: str | None = _model("how they join the features (default: add)", ("add", "concat"))
-    max_length: int = _option("model", 512, "maximum tokens per text and its end token; longer pairs are left out")
+    max_length: int = _option(
+        "model", 512, "maximum tokens per text, including the end token; longer pairs are left out"
+    )
     norm: str | None = _model("kind of normalization (default: layer)", ("layer", "rms"))
     norm_first: bool | None = _model("normalize before each sublayer (pre-norm) instead of after it")
     activation: str | None = _model("feed-forward activation: glu, reglu, geglu, swiglu or Keras' (default: relu)")
@@ -93,7 +101,9 @@ class Recipe:
         ("dot", "scaled_dot", "cosine", "bilinear", "additive", "concat"),
     )
     heads: str | None = _model("what each head sees (default: standard)", ("standard", "narrow", "wide"))
-    mixing: str | None = _model("mean of the values, or only the best one (default: soft)", ("soft", "hard"))
+    mixing: str | None = _model(
+        "soft: weighted mean of the values; hard: only the best one (default: soft)", ("soft", "hard")
+    )
     window: int | None = _model("window size of self-attention, in tokens")
     use_bias: bool | None = _model("use biases in dense layers (default: yes)")
     kernel_initializer: str | None = _model("Keras initializer of kernels (default: glorot_uniform)")
@@ -101,19 +111,25 @@ class Recipe:
     tied_output: bool | None = _model("compute the logits with the target embeddings (default: yes)")
     packed: bool | None = _model("put several pairs into each row, to waste less on padding")
 
-    steps: int | None = _training(None, "number of updates, rounded up to whole epochs (default: by corpus)")
+    steps: int | None = _training(
+        None, "number of updates, rounded up to whole epochs (default: depends on the corpus)"
+    )
     passes: int | None = _training(None, "number of passes over the texts, if the steps are not given")
     steps_per_epoch: int | None = _training(None, "updates between checkpoints (default: one pass, at most 1,000)")
     save_minutes: float = _training(3.0, "how often the state is saved between checkpoints", ABOVE_0)
-    learning_rate: float | None = _training(None, "peak learning rate (default: by width, 0.002 for tiny)", ABOVE_0)
+    learning_rate: float | None = _training(
+        None, "peak learning rate (default: depends on the width, 0.002 for tiny)", ABOVE_0
+    )
     warmup_steps: int | None = _training(None, "updates until the peak (default: a tenth of all, at most 4,000)")
     schedule: str = _training("cosine", "how the learning rate falls after its peak", ("cosine", "inverse_sqrt"))
     smoothing: float = _training(0.1, "label smoothing", RATE)
     r_drop: float = _training(0.0, "weight of R-Drop, which doubles the work of a step")
     clipnorm: float | None = _training(None, "clip gradients to this norm (default: no clipping)", ABOVE_0)
     accumulate: int = _training(1, "number of batches per update")
-    ema: float | None = _training(None, "make a moving average of the weights, with this momentum, the result", RATE)
-    average: int = _training(1, "make the mean of this many last checkpoints the result")
+    ema: float | None = _training(
+        None, "keep a moving average of the weights with this momentum, and use it as the result", RATE
+    )
+    average: int = _training(1, "average this many of the last checkpoints for the result")
     patience: int | None = _training(None, "stop after this many epochs without a better validation loss")
     bleu: int | None = _training(None, "translate this many validation texts after each epoch, and log BLEU and chrF")
     precision: str = _training("float32", "training precision", ("float32", "mixed_bfloat16", "mixed_float16"))

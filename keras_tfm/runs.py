@@ -6,10 +6,10 @@ data/             encoded texts
 state.npz         everything that training needs to resume; saved every few minutes and at the end of each epoch
 checkpoints/      weights at the end of each of the last epochs, named by their step
 metrics.csv       one row per epoch
-model.keras       the result: the mean of the last checkpoints
+model.keras       the result: the last checkpoint, or the mean of several
 
 Arrays in state.npz and in checkpoints are stored by the path of their variable, such as
-`weights/decoder/feed_forward/inner/kernel`, and `…/kernel_1` for the next variable with the same path.
+`weights/decoder/decoder/feed_forward/inner/kernel`, and `…/kernel_1` for the next variable with the same path.
 """
 
 import collections
@@ -34,7 +34,7 @@ from keras_tfm.backend import machine
 from keras_tfm.progress import duration
 
 START_OVER = "delete it; then the same command starts over, or `keras-tfm finish` uses the last checkpoint"
-CHECKPOINTS = "[0-9]*.npz"  # in the folder of this name
+CHECKPOINTS = "[0-9]*.npz"  # files in checkpoints/, named by step
 TOKENIZERS = ["tokenizer"], ["source_tokenizer", "target_tokenizer"]  # one for both sides, or one for each
 
 
@@ -82,14 +82,15 @@ class TrainingRun(keras.callbacks.Callback):
             self.restore(model)
             while self.step < epochs * self.steps_per_epoch:
                 if self.stopping and self.patience is not None and self.stopping.patience <= self.patience:
-                    break  # stopped early, with at least as much patience as now
+                    break  # an earlier `fit` stopped early, and the patience has not been raised since
                 epoch, step = divmod(self.step, self.steps_per_epoch)
+                # partial: this `fit` only completes an interrupted epoch; the loop then trains the others
                 self.partial, self.stopped, self.patience = step > 0, False, None
                 options |= {"initial_epoch": epoch, "epochs": epochs, "steps_per_epoch": self.steps_per_epoch - step}
                 model.fit(batches.repeat(self.step), callbacks=callbacks, shuffle=False, **options)
                 if self.stopped or not self.partial:
                     break
-                self.restore(model)  # since Keras has ended the rest of an epoch as if it were the end of all training
+                self.restore(model)  # `fit` has finalized the optimizer as at the end of training
             model.optimizer.finalize_variable_values(model.trainable_variables)  # the moving average, if any
             self.write_metrics()
 
@@ -115,7 +116,7 @@ class TrainingRun(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         if self.steps_per_epoch is None:
-            raise ValueError("`TrainingRun` must be used by its method `fit`. Received: a `TrainingRun` as a callback")
+            raise ValueError("Call `TrainingRun.fit`; do not pass a `TrainingRun` to `model.fit` as a callback.")
         self.saved_at, stop = time.monotonic(), self.stopping
         if stop and self.waited:  # Keras has just reset them
             stop.best, stop.best_epoch, stop.wait, stop.stopped_epoch = self.waited
@@ -259,7 +260,7 @@ def saved_step(folder):
 
 
 def checkpoints(folder):
-    """Paths of a run's checkpoints, oldest first; without those of steps that it would train again."""
+    """Paths of a run's checkpoints, oldest first, without any newer than the saved state."""
     newest = saved_step(folder) or math.inf  # without a state, all of them
     paths = (pathlib.Path(folder) / "checkpoints").glob(CHECKPOINTS)
     return sorted(path for path in paths if int(path.stem) <= newest)
@@ -268,7 +269,7 @@ def checkpoints(folder):
 def average_checkpoints(model, paths):
     """Sets the weights of a model to the mean of those in files that a `TrainingRun` wrote.
 
-    Of a `state.npz`, the moving averages are used where the optimizer has them.
+    If the optimizer keeps moving averages, those in `state.npz` are used.
     """
     paths = list(paths)
     if not paths:
@@ -284,7 +285,7 @@ def average_checkpoints(model, paths):
 
 
 def load_tokenizers(folder):
-    """The tokenizer of both sides in a list, or those of source and target."""
+    """A list of the shared tokenizer, or of the source and target tokenizers."""
     names = next((names for names in TOKENIZERS if (folder / names[0]).exists()), TOKENIZERS[0])
     return [text.load_tokenizer(folder / name) for name in names]
 
@@ -331,7 +332,7 @@ def finish(folder, average=1):
 
 
 def _average_of_last(folder, count):
-    """The model of a run with the mean of its last snapshots, those snapshots, [(step, path)], and the run's steps."""
+    """The model with the mean of a run's last `count` snapshots, these as [(step, path)], and the run's total steps."""
     config, state = read_config(folder), _read_state(folder)
     with files.reading(folder / "config.json", START_OVER):
         # float32 for decoding, whatever the precision of training
@@ -365,7 +366,7 @@ def _read_state(folder):
 
 
 def _variables(model):
-    """All variables that training changes, by kind and path; metrics aside."""
+    """All variables that training changes, by kind and path, except metrics."""
     weights = _by_path("weights", model.weights)
     averages = {f"{weight.path.replace('/', '_')}_average": key for key, weight in weights.items()}  # Keras' names
     known = {id(variable) for variable in (*model.weights, *model.metrics_variables)}

@@ -129,7 +129,7 @@ class Translator:
         """Raises an error if the model was not trained with these tokenizers."""
         if model.metadata.get("tokenizers", self._fingerprints) != self._fingerprints:
             raise ValueError(
-                "tokenizers must be those that the model was trained with. Received: others, by their fingerprints"
+                "tokenizers must be those that the model was trained with. Received: ones with other fingerprints"
             )
         sizes = [model.arguments["vocab_size"]]
         sizes.append(model.arguments.get("target_vocab_size") or sizes[0])

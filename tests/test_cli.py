@@ -241,10 +241,10 @@ def test_a_reader_may_stop_reading(folder, tmp_path):
 @once
 def test_a_missing_file_is_named(folder):
     with pytest.raises(
-        SystemExit, match=r"no/such: must be a text file; a text goes to --text. Received: no such file"
+        SystemExit, match=r"no/such: must be a text file; pass text with --text. Received: no such file"
     ):
         cli.run(["translate", str(folder), "no/such"])
-    with pytest.raises(SystemExit, match=r"`model` must be a folder, and comes before the files"):
+    with pytest.raises(SystemExit, match=r"`model` must be a folder, given before the files"):
         cli.run(["translate", __file__])
 
 
@@ -283,11 +283,11 @@ def before_keras(folder, here, lines):
 def test_what_can_be_known_at_once_is_said_before_keras_is_imported(folder, tmp_path):
     (tmp_path / "x").write_text("one text\n")
     expected = [
-        ("translate no/such", "text goes to standard input or to --text"),
-        ("translate MODEL no/such", "no/such: must be a text file; a text goes to --text. Received: no such file"),
-        ("translate x .", "`model` must be a folder, and comes before the files"),
+        ("translate no/such", "pass text on standard input or with --text"),
+        ("translate MODEL no/such", "no/such: must be a text file; pass text with --text. Received: no such file"),
+        ("translate x .", "`model` must be a folder, given before the files"),
         ("translate MODEL x --out x", "--out must not be one of the files to translate. Received: x"),
-        ("translate MODEL .", ".: must be a text file; a text goes to --text. Received: a folder"),
+        ("translate MODEL .", ".: must be a text file; pass text with --text. Received: a folder"),
         ("train --source x", "x, line 1: must be `text, tab, text`, since there is no --target. Received: 'one text'"),
         ("translate .", "must contain a model.keras"),
         ("evaluate . --source no/such --reference x", "no/such: there is no such file"),

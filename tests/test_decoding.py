@@ -401,7 +401,11 @@ def test_attention_of_a_step_is_that_of_the_last_block(model):
         (beam_search, {"beams": 2, "n_best": 3}, "`n_best` must be at most beams=2"),
         (beam_search, {"penalty": "none"}, "`penalty` must be one of"),
         (beam_search, {"coverage_penalty": -1.0}, "`coverage_penalty` must be a number of at least 0"),
-        (beam_search, {"coverage_penalty": 0.5}, "`coverage_penalty` must come with a `step` that returns attention"),
+        (
+            beam_search,
+            {"coverage_penalty": 0.5},
+            "`step` must return attention if, and only if, `coverage_penalty` is not 0",
+        ),
     ],
 )
 def test_bad_arguments(decode, options, words):

@@ -183,7 +183,7 @@ def _contiguous_top_k(x, k):
     count, width = kernels.chunk_sizes(size)
     if count <= k:
         return tf.math.top_k(x, k)
-    chunks = tf.reshape(kernels.padded_with_never(x, count * width), (rows, count, width))
+    chunks = tf.reshape(kernels.padded_to(x, count * width), (rows, count, width))
     best = tf.math.top_k(tf.reduce_max(chunks, axis=-1), k).indices
     values, places = tf.math.top_k(tf.reshape(tf.gather(chunks, best, batch_dims=1), (rows, k * width)), k)
     return values, tf.gather(best, places // width, batch_dims=1) * width + places % width

@@ -377,8 +377,8 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         x, mask: (batch, length, features) and (batch, length); Keras fills in the mask of `Embedding(mask_zero=True)`.
         attention_mask: (query, key), (batch, query, key) or (batch, heads, query, key), True = may attend.
         cache, start: a cache from `empty_cache`, to which `x` is written from position `start` on.
-        past: the causal mask of a cached call, (1, query, room), by default made here. A caller that gives it, to
-            several layers, has made sure that the cache has room for `x`.
+        past: the causal mask of a cached call, (1, query, room), by default made here. A caller that passes it, to
+            share it between layers, must make sure that the cache has room for `x`.
 
     Returns:
         (batch, length, features); with a cache, a tuple of that and the new cache.

@@ -7,7 +7,7 @@ from keras import ops
 class Layer(keras.layers.Layer):
     """A Keras layer whose config includes initializers and activations.
 
-    Keras writes the config by itself if all arguments are plain values, so it gets them serialized.
+    Keras writes the config by itself if all arguments are plain values, so they are serialized before Keras sees them.
     """
 
     def __new__(cls, *args, **kwargs):

@@ -173,7 +173,7 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
 
     Call arguments:
         x, mask, attention_mask: as for `TransformerEncoderBlock`.
-        memory: (batch, memory length, any features), in every call of a block or in none.
+        memory: (batch, memory length, any features), must be passed in every call or in none.
         memory_mask: (batch, key), (batch, query, key) or (batch, heads, query, key); Keras fills it in too.
         cache, start: a cache from `make_cache`, instead of `memory`; `x` is written to it from position `start` on.
         past: as for `MultiHeadSelfAttention`.

@@ -36,7 +36,7 @@ class Stack(masks.MaskedLayer):
         self.dropout = keras.layers.Dropout(rate("dropout", dropout), name=f"{self.name}_dropout", dtype=policy)
         options |= {"dropout": dropout, "positions": positions if positions in SCHEMES else None, "dtype": policy}
         self.blocks = [self.Block(num_heads, ff_dim, **options, name=f"{self.name}_{n}") for n in numbers]
-        self.encodings, self.position_denses = [], []  # for the first block, for every block or for none
+        self.encodings, self.position_denses = [], []  # one for the first block, one per block, or none
         if positions in ENCODINGS:
             limit = positive("max_length", max_length) if positions == "learned" else None
             arguments = {"kind": positions, "combine": positions_combine, "max_length": limit, "dtype": policy}
@@ -87,12 +87,13 @@ class TransformerEncoder(Stack):
         positions_combine: "add" to the features, or "concat" and a dense layer back to the same width.
         max_length: number of "learned" positions.
         **kwargs: any other option of the blocks: `norm_first`, `norm`, `activation`, `score`, `heads`, `num_kv_heads`,
-            `mixing`, `window`, `attention_dropout`, `use_bias`, `kernel_initializer`, `bias_initializer`. With
-            `norm_first`, the output is normalized.
+            `mixing`, `window`, `causal`, `attention_dropout`, `use_bias`, `kernel_initializer`, `bias_initializer`.
+            With `norm_first`, the output is normalized.
 
     Call arguments:
         x, mask, attention_mask: as for `TransformerEncoderBlock`.
-        positions: (batch, length) integers, for packed sequences; `0, 1, …` by default.
+        positions: (batch, length) integers, for packed sequences; `0, 1, …` by default. Only for schemes that join the
+            features.
 
     Returns:
         (batch, length, features).
@@ -123,7 +124,7 @@ class TransformerDecoder(Stack):
         x, memory, mask, memory_mask, attention_mask: as for `TransformerDecoderBlock`.
         positions: (batch, length) integers, for packed sequences; `start, start + 1, …` by default.
         cache, start: as for `TransformerDecoderBlock`.
-        check_room: whether to check that `x` fits into the cache. A search knows that it does.
+        check_room: whether to check that the cache has room for `x`. Searches turn this off: they make room first.
 
     Returns:
         (batch, length, features); with a cache, a tuple of that and the new cache.

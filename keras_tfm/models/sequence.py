@@ -13,7 +13,7 @@ BUILDERS = {"transformer": "Transformer", "encoder_classifier": "EncoderClassifi
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
 class SequenceModel(keras.Model):
-    """A functional model that is saved as the arguments of its constructor.
+    """A functional model whose config is the arguments of its constructor.
 
     `keras.models.clone_model` returns a plain functional model, without methods and metadata; for a copy with both, use
     `type(model).from_config(model.get_config())`.

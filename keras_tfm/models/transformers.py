@@ -33,7 +33,7 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
 
 
 def embedding(vocab_size, dim, name, dtype, tied=True):
-    """Initialized so that features have unit size, and so have logits of features of unit size."""
+    """A `TokenEmbedding` whose outputs, and whose logits of unit-variance features, start with unit variance."""
     initializer = keras.initializers.RandomNormal(stddev=positive("model_dim", dim) ** -0.5)
     vocab_size = positive("vocab_size", vocab_size)
     return TokenEmbedding(vocab_size, dim, tied, initializer, mask_zero=True, name=name, dtype=dtype)
@@ -60,7 +60,7 @@ class Transformer(SequenceModel):
     (batch, target length, target vocabulary).
 
     Args:
-        vocab_size: number of tokens; of the source only if there is a `target_vocab_size`.
+        vocab_size: number of tokens, shared by source and target; with a `target_vocab_size`, number of source tokens.
         target_vocab_size: number of target tokens, if source and target do not share their embeddings.
         model_dim: width of embeddings, encoder and decoder.
         num_decoder_layers: number of blocks of the decoder, if it differs from `num_layers`.
@@ -171,7 +171,7 @@ class DecoderLM(SequenceModel):
         return self.decoder(embedded(self.target_embedding, ids, padded))
 
     def start(self, sources, max_length, padded=True):
-        """The cache for decoding up to `max_length` tokens in as many rows as `sources` has."""
+        """The cache for decoding up to `max_length` tokens; only the number of rows of `sources` matters."""
         return self.decoder.make_cache(ops.shape(sources)[0], max_length, masked=False)
 
     step = Transformer.step
