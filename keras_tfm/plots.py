@@ -27,7 +27,7 @@ def attention_map(weights, query_labels, key_labels, path, title=None, axes_name
     weights = np.asarray(weights)
     if weights.ndim != 3 or 0 in weights.shape or weights.shape[1:] != (len(query_labels), len(key_labels)):
         raise ValueError(
-            "`weights` must have the shape (heads, query, key), with no dimension of size zero, and one label per query "
+            "`weights` must have the shape (heads, query, key), with no dimension of size zero, and a label per query "
             f"and key. Received: shape {weights.shape}, {len(query_labels)} query labels, {len(key_labels)} key labels"
         )
     query_labels, key_labels = ([_printable(label) for label in labels] for labels in (query_labels, key_labels))
