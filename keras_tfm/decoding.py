@@ -136,10 +136,8 @@ def sample(
         seed: an integer, for reproducible draws; or the random numbers themselves, (batch, max_length) in [0, 1).
         temperature: above 1 for more variety, below for less.
         top_k: draw from this many most probable tokens only.
-        top_p: draw from the most probable tokens that together reach this probability
-            (https://arxiv.org/abs/1904.09751).
-        min_p: draw from tokens with at least this fraction of the highest probability
-            (https://arxiv.org/abs/2407.01082).
+        top_p: draw from the fewest tokens that together have this probability (https://arxiv.org/abs/1904.09751).
+        min_p: draw from tokens with this fraction of the highest probability (https://arxiv.org/abs/2407.01082).
 
     Returns:
         ids (batch, max_length), zeros after the end token.
@@ -285,6 +283,7 @@ class _BeamSearch(_Search):
     def __init__(self, *arguments, beams, n_best, divisors, coverage_penalty):
         super().__init__(*arguments)
         self.beams, self.n_best, self.divisors, self.coverage_penalty = beams, n_best, divisors, coverage_penalty
+        self.last_divisor = kernels.current().take(divisors, self.constraints.last, axis=0)
 
     def decode(self):
         shape = self.batch, self.beams
@@ -303,10 +302,9 @@ class _BeamSearch(_Search):
     def unfinished(self, state):
         # The highest score that a hypothesis can still get, here or at its last position: log probabilities are
         # negative, divisors rise or fall with the length, and the coverage penalty only subtracts.
-        position, take = state["position"], kernels.current().take
-        here = take(self.divisors, ops.minimum(position, self.max_length - 1), axis=0)
-        divisor = ops.maximum(here, take(self.divisors, self.constraints.last, axis=0))
-        hope = ops.max(state["alive"]["scores"], axis=1) / divisor
+        position = state["position"]
+        here = kernels.current().take(self.divisors, ops.minimum(position, self.max_length - 1), axis=0)
+        hope = ops.max(state["alive"]["scores"], axis=1) / ops.maximum(here, self.last_divisor)
         searching = ops.logical_and(hope > state["ended"]["scores"][:, self.n_best - 1], hope > NEVER / 2)
         return ops.logical_and(position < self.max_length, ops.any(searching))
 
