@@ -1,5 +1,6 @@
 """The command `keras-tfm`: parses, checks what it can at once, calls the library and prints."""
 
+import contextlib
 import errno
 import functools
 import glob
@@ -111,12 +112,13 @@ def train(out, recipe, source, target, valid_source, valid_target, task, num_exa
     try:
         translator = pipeline.train(pairs, out, recipe, valid, functools.partial(print, flush=True))
     except KeyboardInterrupt as error:
-        step = runs.saved_step(out)
-        saved = f"""; step {step:,} is saved in {out}. Now
+        with contextlib.suppress(files.DamagedFile):  # the next command reports it
+            step = runs.saved_step(out)
+            saved = f"""; step {step:,} is saved in {out}. Now
   the same command resumes the training,
   keras-tfm translate {out} uses the model as it is,
   keras-tfm finish {out} writes it as model.keras."""
-        error.add_note(saved if step else " before anything was saved")
+            error.add_note(saved if step else " before anything was saved")
         raise
     if task:
         show(translator, TASKS[task](1000, "test"), recipe.verbose)
