@@ -289,7 +289,7 @@ def test_what_can_be_known_at_once_is_said_before_keras_is_imported(folder, tmp_
         ("translate MODEL x --out x", "--out must not be one of the files to translate. Received: x"),
         ("translate MODEL .", ".: must be a text file; pass text with --text. Received: a folder"),
         ("train --source x", "x, line 1: must be `text, tab, text`, since there is no --target. Received: 'one text'"),
-        ("translate .", "must contain a model.keras"),
+        ("translate .", "must contain a run, a model.keras or an export"),
         ("evaluate . --source no/such --reference x", "no/such: there is no such file"),
         ("plot no/such text", "`model` must be a folder"),
         ("export no/such --format onnx --out x", "`model` must be a folder"),
@@ -377,7 +377,7 @@ def test_a_picture_is_drawn(folder, tmp_path, capsys):
 
 @once
 def test_a_folder_without_a_model(tmp_path):
-    with pytest.raises(SystemExit, match=r"must contain a model.keras"):
+    with pytest.raises(SystemExit, match=r"must contain a run, a model.keras or an export"):
         cli.run(["translate", str(tmp_path)])
 
 
