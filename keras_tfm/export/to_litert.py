@@ -165,11 +165,9 @@ def _norm(layer, x):
 
 
 def _top_k(x, k, without=()):
-    """`kernels.chunked_top_k` by fewer passes over x: those of `without` are found too, and then dropped."""
-    if not len(without):
-        return _contiguous_top_k(x, k)
+    """`kernels.chunked_top_k`; for a beam, those of `without` are found too, and then dropped: fewer passes over x."""
     tf, sought = tensorflow(), k + len(without)
-    if sought > min(MOST_SOUGHT, x.shape[1]):
+    if k == 1 or sought > min(MOST_SOUGHT, x.shape[1]):
         return _contiguous_top_k(kernels.masked_columns(x, without), k)
     values, ids = _contiguous_top_k(x, sought)
     dropped = tf.reduce_any(ids[..., None] == np.array(without, "int32"), axis=-1)

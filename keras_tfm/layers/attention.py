@@ -301,7 +301,8 @@ class MultiHeadAttention(masks.MaskedLayer):
     def memory_cache(self, memory, memory_mask=None):
         """Keys and values (batch, kv_heads, key, head_dim) of a memory, and its mask, to be used at every step."""
         self.check_built("memory_cache")
-        k, v = self.project(memory, self.key_dense, self.value_dense)
+        # One by one: of a joined product, LiteRT would copy both halves element by element.
+        (k,), (v,) = self.project(memory, self.key_dense), self.project(memory, self.value_dense)
         cache = {"k": _swapped(k), "v": _swapped(v)}
         mask = masks.merge(memory, masks.check("memory_mask", memory_mask, ranks=(2,), of=memory))
         if mask is None:
