@@ -17,8 +17,8 @@ from keras_tfm.translator import Translator
 
 # Options that a run chooses once, if they are None, and keeps when another machine resumes it.
 CHOSEN = ("batch_tokens", "num_shapes", "steps", "steps_per_epoch", "learning_rate", "warmup_steps")
-# Limits and the value below each: number of pairs → vocabulary size; number of target tokens → tokens per batch on a
-# CPU and on an accelerator; number of target tokens → passes over the texts.
+# (limit, value) pairs, of which the first limit above a number decides: number of pairs → vocabulary size; number of
+# target tokens → tokens per batch on a CPU and on an accelerator; number of target tokens → passes over the texts.
 VOCAB_SIZES = (100_000, 8000), (1_000_000, 16_000), (math.inf, 32_000)
 BATCH_TOKENS = (1_000_000, (1024, 4096)), (20_000_000, (2048, 8192)), (math.inf, (4096, 16_384))
 PASSES = (1_000_000, 30), (10_000_000, 15), (100_000_000, 8), (math.inf, 4)
@@ -37,7 +37,7 @@ def train(pairs, folder, recipe="default", valid=None, say=print, **changes):
         pairs: (source, target) strings to train on: a list, `keras_tfm.data.ParallelFiles`, or anything else that can
             be iterated over several times.
         folder: the folder of the run, which is created if it does not exist.
-        recipe: a word of `keras_tfm.recipes.RECIPES`, or a `keras_tfm.Recipe`.
+        recipe: a key of `keras_tfm.recipes.RECIPES`, or a `keras_tfm.Recipe`.
         valid: pairs to validate on after each epoch, or None.
         say: function that receives each progress message.
         **changes: options of `Recipe` that replace those of the recipe.
@@ -76,7 +76,7 @@ def train(pairs, folder, recipe="default", valid=None, say=print, **changes):
         run = runs.TrainingRun(folder, max(KEEP, settled.average), stopping, settled.save_minutes)
         callbacks = reporting(run, Translator(model, *tokenizers, beams=1), batches, valid, settled, say)
         check_average(folder, settled)
-        write_config(folder, recipe, settled, texts, model, tokenizers)  # all options have proved possible by now
+        write_config(folder, recipe, settled, texts, model, tokenizers)  # only now, when all options have been checked
         say(announcement(model, batches, settled, runs.saved_step(folder)))
         fitting = {"validation_data": valid_batches, "verbose": settled.verbose, "callbacks": callbacks}
         run.fit(model, batches, settled.steps // settled.steps_per_epoch, settled.steps_per_epoch, **fitting)

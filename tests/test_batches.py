@@ -424,7 +424,7 @@ print(json.dumps(peaks))
 
 @pytest.mark.slow
 @once
-@pytest.mark.skipif(not pathlib.Path("/proc/self/status").exists(), reason="Linux tells how much memory is its own")
+@pytest.mark.skipif(not pathlib.Path("/proc/self/status").exists(), reason="needs the /proc of Linux")
 def test_memory_stays_flat_when_the_corpus_grows_tenfold(small=40_000):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", MEMORY, str(small)]

@@ -387,7 +387,9 @@ def test_what_is_exported_is_compared(folder, tmp_path, capsys):
     out = tmp_path / "out"
     command = ["export", str(folder), "--beams", "2", "--max-length", "64", "--batch-size", "4", "--out", str(out)]
     cli.run([*command, "--format", "litert"])
-    assert "wrote" in (said := capsys.readouterr().out) and "5 of 5 sentences translated like the model does" in said
+    assert (
+        "wrote" in (said := capsys.readouterr().out) and "5 of 5 sentences translated exactly as by the model" in said
+    )
     assert {path.name for path in out.iterdir()} >= {"model.tflite", "translator.json"}
     with pytest.raises(SystemExit, match="--precision must be one of float32 for format='saved_model'"):
         cli.run([*command, "--format", "saved_model", "--precision", "int8"])

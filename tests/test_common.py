@@ -11,11 +11,11 @@ def test_a_comparison_counts_and_measures(tmp_path):
         tmp_path, lambda texts: list(map(str.upper, texts)), lambda texts: ["A", "b", "C"], ["a", "b", "c"]
     )
     assert verdict[:3] == (2, 3, 1.0) and str(verdict).startswith(
-        "2 of 3 sentences translated like the model does, 1.0 MB"
+        "2 of 3 sentences translated exactly as by the model, 1.0 MB"
     )
 
 
-@pytest.mark.skipif(BACKEND == "tensorflow", reason="what the other backends say")
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="tests the error message of the other backends")
 def test_other_backends_say_where_to_export(tmp_path):
     with pytest.raises(RuntimeError, match="This export needs the TensorFlow backend.*Received: the jax backend"):
         small_translator("bytes").export(tmp_path / "model", "saved_model")

@@ -172,7 +172,7 @@ def test_a_row_depends_neither_on_its_batch_nor_on_its_place(name, model):
         assert_close(score[0], scores[row], 1e-4)
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="JAX's loops keep their shapes")
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow's loops may change the shapes of tensors")
 @pytest.mark.parametrize("decode", [greedy, functools.partial(beam_search, beams=3, n_best=3)], ids=["greedy", "beam"])
 def test_a_cache_that_doubles_changes_nothing(decode, model):
     search = functools.partial(decode, model.start, model.step, TEXTS, max_length=9, min_length=5)

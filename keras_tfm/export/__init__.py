@@ -32,7 +32,7 @@ def export(
     Args:
         translator: a `Translator`.
         folder: where to write. It must be new, empty or an earlier export, which is replaced when all is written.
-        format: a word of `FORMATS`; their modules describe the files and signatures.
+        format: a key of `FORMATS`; their modules describe the files and signatures.
         precision: of the weights: "float32", for "litert" also "float16" or "int8", and others for "ctranslate2".
         max_length: maximum number of source tokens; longer texts are truncated. By default that of the translator,
             limited to 128 unless the format is "ctranslate2".
@@ -78,7 +78,7 @@ class Verdict(NamedTuple):
 
     def __str__(self):
         return (
-            f"{self.same} of {self.texts} sentences translated like the model does, {self.megabytes:.1f} MB, "
+            f"{self.same} of {self.texts} sentences translated exactly as by the model, {self.megabytes:.1f} MB, "
             f"{self.milliseconds:.1f} ms per sentence"
         )
 
