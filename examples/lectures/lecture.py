@@ -1,0 +1,80 @@
+"""What the lectures share: how they train, draw, and publish what they find."""
+
+import argparse
+import hashlib
+import json
+import pathlib
+import time
+
+import keras
+import numpy as np
+from matplotlib.figure import Figure
+
+from keras_tfm.progress import Progress
+
+STARTED = time.perf_counter()
+
+
+def fit(title, model, x, y, epochs, batch_size=64, learning_rate=1e-3, loss=None, metrics=(), **options):
+    """Compiles a model with Adam, trains it with a progress bar, and returns Keras' history as a dict of lists."""
+    loss = loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(learning_rate), loss, metrics=list(metrics))
+    with Progress(epochs, title, "epoch", 1) as bar:
+        steps = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: bar.add(1))
+        return model.fit(x, y, batch_size, epochs, verbose=0, callbacks=[steps], **options).history
+
+
+def gradients(model, x, y, loss):
+    """The gradient of each trainable weight, by path: what one step of plain gradient descent changes."""
+    model.compile(keras.optimizers.SGD(1.0), loss)
+    before = {weight.path: np.array(weight) for weight in model.trainable_weights}
+    model.train_on_batch(x, y)
+    return {weight.path: before[weight.path] - np.array(weight) for weight in model.trainable_weights}
+
+
+def panels(title, columns=1, width=4.6, height=3.6):
+    """A figure with the claim as its title, and a list of its axes."""
+    figure = Figure(figsize=(width * columns, height), layout="constrained")
+    figure.suptitle(title, fontsize=12, fontweight="bold")
+    axes = figure.subplots(1, columns, squeeze=False)[0]
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.3)
+    return figure, list(axes)
+
+
+def publish(file, figure, columns, rows, notes, source, found, agrees):
+    """Prints a table, saves the figure and everything else for the page, and ends with the sentence of the notes.
+
+    Args:
+        file: `__file__` of the lecture, whose docstring starts with its title.
+        figure: a matplotlib figure.
+        columns, rows: the table: names of its columns, and a list of values for each row.
+        notes, source: a sentence of the notes, word for word, and which notes they are.
+        found: one or two sentences that say what was measured.
+        agrees: whether that supports the notes.
+    """
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/lectures"), metavar="FOLDER")
+    folder, file = parser.parse_args().out, pathlib.Path(file)
+    folder.mkdir(parents=True, exist_ok=True)
+    figure.savefig(folder / f"{file.stem}.png", dpi=130)
+    cells = [[value if isinstance(value, str) else f"{value:,.4g}" for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    for row in (columns, *cells):
+        print("  ".join(value.rjust(width) for value, width in zip(row, widths, strict=True)))
+    print(f"saved {folder / file.stem}.png")
+    print(f"{found}\n{'This supports' if agrees else 'This corrects'} the notes ({source}): “{notes}”")
+    result = {"columns": columns, "rows": cells, "notes": notes, "source": source, "found": found, "agrees": agrees}
+    result |= {"title": title(file), "code": fingerprint(file), "seconds": time.perf_counter() - STARTED}
+    (folder / f"{file.stem}.json").write_text(json.dumps(result, indent=1, ensure_ascii=False))
+
+
+def title(file):
+    """The first line of a lecture's docstring."""
+    return file.read_text().split("\n", 1)[0].strip('"')
+
+
+def fingerprint(file):
+    """Changes when the lecture or this file changes."""
+    return hashlib.sha256(file.read_bytes() + pathlib.Path(__file__).read_bytes()).hexdigest()[:16]
