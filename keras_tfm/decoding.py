@@ -4,7 +4,8 @@
     step(tokens, position, cache) → logits (rows, n, vocabulary), cache
 
 A cache is any tree of dicts, lists and tensors. Tensors under a key "memory" belong to a source and are shared by its
-hypotheses; all others belong to a hypothesis and move with it. `step` may be given several rows for each row of the
+hypotheses; all others belong to a hypothesis and move with it. Those under a key "state" keep their size, the others
+have room for a number of positions, (…, positions, features). `step` may be given several rows for each row of the
 memory: first all rows of source 0, then those of source 1, and so on.
 
 Axes: b batch, k beams, l length, v vocabulary.
@@ -118,7 +119,7 @@ def greedy(start, step, sources, max_length, room=None, **constraints):
         max_length, **constraints: see `Constraints`.
         room: initial size of the cache, in positions. It is doubled before the first step and whenever it is full. By
             default the cache has `max_length` positions from the start. Only for TensorFlow graphs that XLA does not
-            compile, and for caches whose tensors are all (…, positions, features), except the memory.
+            compile.
 
     Returns:
         ids (batch, max_length), zeros after the end token.
@@ -223,7 +224,8 @@ class _Search:
         return ops.while_loop(self.unfinished, self._with_twice_the_room, state)
 
     def _with_twice_the_room(self, state):
-        state = {**state, "room": 2 * state["room"], "cache": map_hypotheses(_doubled, state["cache"])}
+        cache = map_hypotheses(_doubled, state["cache"], but=("memory", "state"))
+        state = {**state, "room": 2 * state["room"], "cache": cache}
         return ops.while_loop(self._unfinished_with_room, self.advance, state)
 
     def _unfinished_with_room(self, state):
@@ -354,12 +356,12 @@ def _last(logits):
     return ops.cast(ops.squeeze(logits, axis=1) if logits.shape[1] == 1 else logits[:, -1], "float32")
 
 
-def map_hypotheses(function, cache):
-    """The cache with `function` applied to each tensor that belongs to a hypothesis, not to those under "memory"."""
+def map_hypotheses(function, cache, but=("memory",)):
+    """The cache with `function` applied to each tensor that belongs to a hypothesis, but not under these keys."""
     if isinstance(cache, dict):
-        return {key: x if key == "memory" else map_hypotheses(function, x) for key, x in cache.items()}
+        return {key: x if key in but else map_hypotheses(function, x, but) for key, x in cache.items()}
     if isinstance(cache, (list, tuple)):
-        return [map_hypotheses(function, x) for x in cache]
+        return [map_hypotheses(function, x, but) for x in cache]
     return function(cache)
 
 

@@ -11,8 +11,8 @@ from keras_tfm import data, evaluation, files, plots, runs, text, training
 from keras_tfm.arguments import check
 from keras_tfm.backend import machine
 from keras_tfm.batches import BucketedBatches, PackedBatches
-from keras_tfm.models import transformer
-from keras_tfm.recipes import CHANGEABLE, PRESETS, resolve
+from keras_tfm.models import BUILDERS
+from keras_tfm.recipes import CHANGEABLE, MODELS, resolve
 from keras_tfm.translator import Translator
 
 # Options that a run chooses once, if they are None, and keeps when another machine resumes it.
@@ -70,7 +70,8 @@ def train(pairs, folder, recipe="default", valid=None, say=print, **changes):
         valid_batches = None if valid is None else serve(valid_encoded, settled, shuffle=False)
         settled = suited_schedule(settled, len(batches), encoded[0])
         sizes = dict(zip(("vocab_size", "target_vocab_size"), [each.vocab_size for each in tokenizers], strict=False))
-        model = transformer(preset=settled.preset, dtype=settled.precision, **sizes, **settled.model_options)
+        build, options = BUILDERS[settled.model], settled.model_options
+        model = build(preset=settled.preset, dtype=settled.precision, **sizes, **options)
         compile_model(model, settled, machine.current())
         stopping = keras.callbacks.EarlyStopping("val_loss", patience=settled.patience) if settled.patience else None
         run = runs.TrainingRun(folder, max(KEEP, settled.average), stopping, settled.save_minutes)
@@ -165,7 +166,7 @@ def suited_schedule(recipe, steps_per_pass, encoded):
     """The recipe, with steps in whole epochs, and a learning rate, that suit the texts and the model."""
     steps = recipe.steps or steps_per_pass * (recipe.passes or _below(PASSES, len(encoded.targets.tokens)))
     per_epoch = min(recipe.steps_per_epoch or min(steps_per_pass, MOST_STEPS), steps)
-    width = recipe.model_dim or PRESETS[recipe.preset]["model_dim"]
+    width = recipe.model_dim or MODELS[recipe.model].presets[recipe.preset]["model_dim"]
     chosen = {"learning_rate": recipe.learning_rate or (width * 2000) ** -0.5}
     chosen |= {"warmup_steps": recipe.warmup_steps or max(1, min(4000, steps // 10))}
     chosen |= {"steps_per_epoch": per_epoch, "steps": -(-steps // per_epoch) * per_epoch}
@@ -210,7 +211,7 @@ def reporting(run, translator, batches, valid, recipe, say):
 
 def write_config(folder, recipe, settled, texts, model, tokenizers):
     """Writes config.json: the options as given, what was chosen for them, and what the model is made from."""
-    config = {"options": dataclasses.asdict(recipe), "texts": texts, "model": model.get_config()}
+    config = {"options": dataclasses.asdict(recipe), "texts": texts, "model": runs.model_config(model)}
     config |= {"tokenizers": [text.fingerprint(tokenizer) for tokenizer in tokenizers]}
     config |= {name: getattr(settled, name) for name in ("average", *CHOSEN)}
     files.write_json(folder / "config.json", config)

@@ -65,22 +65,23 @@ def translation_map(translator, text, path, layer=-1, mean=False):
         translator: a `Translator`. For an ensemble, the first model is plotted.
         text: a sentence.
         path: file to write.
-        layer: index of the decoder block, from 0; -1 is the last.
+        layer: index of the attention layer, one per decoder block, from 0; -1 is the last.
         mean: plots the mean of the heads, an alignment, instead of each head.
     """
     from keras_tfm.batches import model_inputs, padded
     from keras_tfm.recording import record_attention
 
     model = translator.models[0]
-    blocks = model.decoder.blocks
-    layers = range(-len(blocks), len(blocks))
+    attentions = model.decoder.memory_attentions
+    check("translator", model.name, attentions, "one whose model attends to the source")
+    layers = range(-len(attentions), len(attentions))
     check("layer", layer, layer in layers, f"one of {layers[0]} … {layers[-1]}")
     check("text", text, text.strip(), "a text that is not blank")
     (translation,) = translator([text])
     (source,), (target,) = translator.source_tokenizer.encode([text]), translator.target_tokenizer.encode([translation])
     with record_attention() as maps:
         model(model_inputs(*(padded([ids], len(ids) + 1) for ids in (source, target)), model.arguments.get("packed")))
-    weights = maps[blocks[layer].memory_attention.path][0][0]  # (heads, target, source)
+    weights = maps[attentions[layer].path][0][0]  # (heads, target, source)
     weights = weights.mean(0, keepdims=True) if mean else weights
     labels = [
         [piece.replace("▁", " ").strip() or "␣" for piece in tokenizer.pieces(string)] + ["end"]

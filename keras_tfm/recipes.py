@@ -18,6 +18,89 @@ PRESETS = {
     "big": {"num_layers": 6, "model_dim": 1024, "num_heads": 16, "ff_dim": 4096, "dropout": 0.3},
     "deep": {"num_layers": 12, "num_decoder_layers": 1, "model_dim": 512, "num_heads": 8, "ff_dim": 2048},
 }
+_RECURRENT = ("num_layers", "num_decoder_layers", "model_dim", "units", "cell", "bidirectional_layers", "residual")
+_RECURRENT += ("dropout", "tied_output")
+_ATTENTION = ("attention", "num_heads", "score")
+_CONVOLUTIONAL = ("num_layers", "num_decoder_layers", "model_dim", "units", "kernel_size", "dropout", "tied_output")
+
+
+class Model(typing.NamedTuple):
+    """A kind of model: its options in a `Recipe`, its presets, and options of training that suit it."""
+
+    options: tuple
+    presets: dict
+    training: dict = {}
+
+
+_TRANSFORMER = ("num_layers", "num_decoder_layers", "model_dim", "num_heads", "num_kv_heads", "ff_dim", "dropout")
+_TRANSFORMER += (
+    "attention_dropout",
+    "positions",
+    "positions_in",
+    "positions_combine",
+    "max_length",
+    "norm",
+    "norm_first",
+)
+_TRANSFORMER += ("activation", "score", "heads", "mixing", "window", "use_bias", "kernel_initializer")
+_TRANSFORMER += ("bias_initializer", "tied_output", "packed")
+# The presets of older models have about as many weights as the Transformer's of the same name.
+MODELS = {
+    "transformer": Model(_TRANSFORMER, PRESETS),
+    "rnn": Model(
+        _RECURRENT,
+        {
+            "tiny": {"model_dim": 128, "units": 256},
+            "small": {"model_dim": 256, "units": 512, "num_layers": 2},
+            "base": {"model_dim": 512, "units": 1024, "num_layers": 4},
+        },
+        {"learning_rate": 0.002, "clipnorm": 1.0},
+    ),
+    "rnn_attention": Model(
+        _RECURRENT + _ATTENTION,
+        {
+            "tiny": {"model_dim": 128, "units": 224},
+            "small": {"model_dim": 256, "units": 768},
+            "base": {"model_dim": 512, "units": 1024, "num_layers": 3},
+        },
+        {"learning_rate": 0.002, "clipnorm": 1.0},
+    ),
+    "gnmt": Model(
+        _RECURRENT + _ATTENTION,
+        {
+            "tiny": {"num_layers": 3, "model_dim": 128, "units": 128},
+            "small": {"num_layers": 4, "model_dim": 256, "units": 384},
+            "base": {"num_layers": 8, "model_dim": 512, "units": 512},
+        },
+        {"learning_rate": 0.002, "clipnorm": 1.0},
+    ),
+    "conv": Model(
+        (*_CONVOLUTIONAL, "positions", "max_length"),
+        {
+            "tiny": {"num_layers": 4, "model_dim": 128, "units": 136},
+            "small": {"num_layers": 6, "model_dim": 256, "units": 384},
+            "base": {"num_layers": 12, "model_dim": 512, "units": 512},
+        },
+        {"learning_rate": 0.001, "clipnorm": 1.0},
+    ),
+    "bytenet": Model(
+        (*_CONVOLUTIONAL, "dilations"),
+        {
+            "tiny": {"num_layers": 3, "model_dim": 128, "units": 80},
+            "small": {"num_layers": 4, "model_dim": 256, "units": 256},
+            "base": {"num_layers": 6, "model_dim": 512, "units": 512},
+        },
+        {"learning_rate": 0.001},
+    ),
+}
+
+
+def sizes(model, preset):
+    """The options of a model's preset; none if `preset` is None."""
+    one_of("preset", preset, (None, *MODELS[model].presets))
+    return MODELS[model].presets.get(preset, {})
+
+
 # Options that may differ when a run is resumed: how long and how fast it trains, and what it reports.
 CHANGEABLE = {"steps", "passes", "patience", "average", "learning_rate", "warmup_steps", "clipnorm"}
 CHANGEABLE |= {"save_minutes", "bleu", "verbose"}
@@ -76,10 +159,30 @@ class Recipe:
         None, "maximum number of batch shapes; XLA compiles each (default: depends on the machine)"
     )
 
+    model: str = _option(
+        "model",
+        "transformer",
+        "kind of model. Older than the Transformer are rnn (one vector for the whole source), rnn_attention, gnmt "
+        "(deep and recurrent), conv (ConvS2S) and bytenet",
+        tuple(MODELS),
+    )
     preset: str = _option("model", "tiny", f"model size. {_SIZES}", tuple(PRESETS))
-    num_layers: int | None = _model("number of encoder blocks")
-    num_decoder_layers: int | None = _model("number of decoder blocks, if different")
-    model_dim: int | None = _model("width of the model")
+    num_layers: int | None = _model("number of encoder blocks or layers")
+    num_decoder_layers: int | None = _model("number of decoder blocks or layers, if different")
+    model_dim: int | None = _model("width of the model, or only of its embeddings if it has units")
+    units: int | None = _model("rnn, rnn_attention, gnmt, conv, bytenet: width of the layers")
+    cell: str | None = _model(
+        "rnn, rnn_attention, gnmt: kind of recurrent layer (default: lstm)", ("lstm", "gru", "rnn")
+    )
+    bidirectional_layers: int | None = _model(
+        "rnn, rnn_attention, gnmt: number of encoder layers that read in both directions", "an integer of at least 0"
+    )
+    residual: bool | None = _model("rnn, rnn_attention, gnmt: add the input of each layer but the first to its output")
+    attention: str | None = _model(
+        "rnn_attention, gnmt: bahdanau, or luong with input feeding (default: bahdanau)", ("bahdanau", "luong")
+    )
+    kernel_size: int | None = _model("conv, bytenet: width of the convolutions (default: 3)")
+    dilations: int | None = _model("bytenet: number of blocks per layer, with dilations 1, 2, 4, … (default: 5)")
     num_heads: int | None = _model("number of attention heads")
     num_kv_heads: int | None = _model("number of key/value heads, for grouped or multi-query attention")
     ff_dim: int | None = _model("width of the feed-forward networks")
@@ -146,14 +249,22 @@ class Recipe:
                 one_of(field.name, value, allowed)
             else:
                 check(field.name, value, RULES[allowed](value), allowed)
+        one_of("preset", self.preset, MODELS[self.model].presets)
+        for name, value in self._given_model_options().items():
+            rule = f"left out for model={self.model!r}, which has no such option"
+            check(name, value, name in MODELS[self.model].options or name == "max_length", rule)
         if self.sampling and self.tokenizer not in ("bpe", "unigram"):
             check("sampling", self.sampling, False, f"0 unless the tokenizer is bpe or unigram, not {self.tokenizer}")
 
     @property
     def model_options(self):
-        """Arguments of `keras_tfm.transformer`, without those left to the preset or to the model."""
+        """Arguments of the function that builds the model, without those left to the preset or to the model."""
+        options = MODELS[self.model].options
+        return {name: value for name, value in self._given_model_options().items() if name in options}
+
+    def _given_model_options(self):
         names = [field.name for field in dataclasses.fields(self) if field.metadata["group"] == "model"]
-        return {name: getattr(self, name) for name in names[1:] if getattr(self, name) is not None}
+        return {name: getattr(self, name) for name in names[2:] if getattr(self, name) is not None}
 
 
 def kind(field):
@@ -176,10 +287,20 @@ RECIPES = {
 def resolve(recipe, **changes):
     """A word of `RECIPES`, or a `Recipe`, with some options changed.
 
+    For another kind of model than the recipe's, options that this kind does not have are left out, and those of
+    training are replaced by what suits it, unless they are among the changes.
+
     >>> resolve("paper", dropout=0.2).schedule
     'inverse_sqrt'
+    >>> resolve("small_corpus", model="rnn").learning_rate
+    0.002
     """
     recipe = recipe if isinstance(recipe, Recipe) else RECIPES[one_of("recipe", recipe, RECIPES)]
+    fields = [field.name for field in dataclasses.fields(Recipe)]
     for name in changes:
-        one_of("option", name, [field.name for field in dataclasses.fields(Recipe)])
+        one_of("option", name, fields)
+    model = one_of("model", changes.get("model", recipe.model), MODELS)
+    if model != recipe.model:
+        absent = {*MODELS[recipe.model].options} - {*MODELS[model].options, "max_length"}
+        changes = dict.fromkeys(absent) | MODELS[model].training | changes
     return dataclasses.replace(recipe, **changes)

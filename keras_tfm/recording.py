@@ -66,6 +66,17 @@ def capture_attention():
         _captures.reset(token)
 
 
+@contextlib.contextmanager
+def paused():
+    """Nothing that this thread calls inside is recorded."""
+    tokens = _captures.set(()), _recordings.set(())
+    try:
+        yield
+    finally:
+        _captures.reset(tokens[0])
+        _recordings.reset(tokens[1])
+
+
 def record(path, weights):
     """Adds the weights (batch, heads, query, key) of a layer to all open contexts."""
     for maps in _captures.get():

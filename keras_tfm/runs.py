@@ -331,12 +331,24 @@ def finish(folder, average=1):
     return model, f"{made_from}, after step {step:,} of {steps:,}"
 
 
+def model_config(model):
+    """What `model_of` makes an untrained copy from, as JSON values."""
+    return {"class": type(model).__name__, **model.get_config()}
+
+
+def model_of(config):
+    """An untrained model like the one of a `model_config`."""
+    arguments = dict(config)
+    kind = keras.saving.get_registered_object(f"keras_tfm>{arguments.pop('class', 'Transformer')}")
+    return kind.from_config(arguments)
+
+
 def _average_of_last(folder, count):
     """The model with the mean of a run's last `count` snapshots, these as [(step, path)], and the run's total steps."""
     config, state = read_config(folder), _read_state(folder)
     with files.reading(folder / "config.json", START_OVER):
         # float32 for decoding, whatever the precision of training
-        model = models.Transformer.from_config(config["model"] | {"dtype": "float32"})
+        model = model_of(config["model"] | {"dtype": "float32"})
     found = [(int(path.stem), path) for path in checkpoints(folder)]
     if state["step"] > max((step for step, _ in found), default=0):
         found.append((state["step"], folder / "state.npz"))

@@ -284,19 +284,11 @@ class MultiHeadAttention(masks.MaskedLayer):
             memory_mask, attention_mask = None, masks.combine(memory_mask, attention_mask)
         (q,) = self.project(x, self.query_dense)
         if cache is not None and attention_mask is None:
-            q = self.side_by_side(q, k)
+            q = side_by_side(q, k)
         context = self.context(q, k, v, memory_mask, attention_mask, training)
         if cache is None:
             return self.finish(context, mask)
         return self.finish(ops.reshape(context, (*ops.shape(x)[:2], *context.shape[2:])), mask), cache
-
-    def side_by_side(self, q, k):
-        """Turns rows of queries that share one row of keys into one row: (b · n, q, h, d) → (b, n · q, h, d)."""
-        rows, sources = ops.shape(q)[0], ops.shape(k)[0]
-        if not ops.is_tensor(rows) and rows == sources:
-            return q
-        at_least_one = ops.maximum(sources, 1) if ops.is_tensor(sources) else sources
-        return ops.reshape(q, (sources, rows // at_least_one * ops.shape(q)[1], *q.shape[2:]))
 
     def memory_cache(self, memory, memory_mask=None):
         """Keys and values (batch, kv_heads, key, head_dim) of a memory, and its mask, to be used at every step."""
@@ -442,6 +434,15 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         zeros = ops.zeros((batch_size, self.num_kv_heads, max_length, self.head_dim), dtype=self.compute_dtype)
         cache = {"k": zeros, "v": zeros}
         return {**cache, "mask": ops.zeros((batch_size, max_length), dtype="bool")} if masked else cache
+
+
+def side_by_side(q, k):
+    """Turns rows of queries that share one row of keys into one row: (b · n, q, h, d) → (b, n · q, h, d)."""
+    rows, sources = ops.shape(q)[0], ops.shape(k)[0]
+    if not ops.is_tensor(rows) and rows == sources:
+        return q
+    at_least_one = ops.maximum(sources, 1) if ops.is_tensor(sources) else sources
+    return ops.reshape(q, (sources, rows // at_least_one * ops.shape(q)[1], *q.shape[2:]))
 
 
 def in_room(x, room, start):

@@ -166,6 +166,11 @@ class TransformerDecoder(Stack):
             new_cache.append(new)
         return self.after_blocks(x), new_cache
 
+    @property
+    def memory_attentions(self):
+        """The layers that attend to the memory, the first one first."""
+        return [block.memory_attention for block in self.blocks]
+
     def make_cache(self, batch_size, max_length, memory=None, memory_mask=None, masked=True):
         """A list with the cache of each block, see `TransformerDecoderBlock.make_cache`."""
         return [block.make_cache(batch_size, max_length, memory, memory_mask, masked) for block in self.blocks]

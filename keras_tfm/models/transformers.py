@@ -1,59 +1,17 @@
 """Transformers as functional models: an encoder-decoder, a classifier and a language model."""
 
-import math
-
 import keras
 from keras import ops
 
-from keras_tfm import kernels, recording
 from keras_tfm.arguments import one_of, positive
-from keras_tfm.backend.tensors import without_mask
 from keras_tfm.layers import TransformerDecoder, TransformerEncoder, masks
+from keras_tfm.models.encoder_decoder import EncoderDecoder, applied, embedded, embedding, id_input
 from keras_tfm.models.sequence import SequenceModel
 from keras_tfm.recipes import PRESETS
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
-class TokenEmbedding(keras.layers.ReversibleEmbedding):
-    """Embeddings times √dim, as in the paper, with a mask where the id is 0; `reverse=True` computes logits."""
-
-    def call(self, inputs, reverse=False):
-        if reverse:
-            return self.logits(inputs)
-        rows = kernels.current().take(self.embeddings, inputs, axis=0)
-        return ops.cast(rows, self.compute_dtype) * math.sqrt(self.output_dim)
-
-    def logits(self, x):
-        if self.tie_weights:
-            return kernels.current().logits(x, self.embeddings)
-        return super().call(x, reverse=True)
-
-    def compute_mask(self, inputs, mask=None):  # Keras would attach its mask to a tensor that `call` does not return
-        return ops.not_equal(inputs, 0) if "int" in keras.backend.standardize_dtype(inputs.dtype) else None
-
-
-def embedding(vocab_size, dim, name, dtype, tied=True):
-    """A `TokenEmbedding` whose outputs, and whose logits of unit-variance features, start with unit variance."""
-    initializer = keras.initializers.RandomNormal(stddev=positive("model_dim", dim) ** -0.5)
-    vocab_size = positive("vocab_size", vocab_size)
-    return TokenEmbedding(vocab_size, dim, tied, initializer, mask_zero=True, name=name, dtype=dtype)
-
-
-def embedded(layer, ids, padded):
-    """Embeddings of ids, with a mask only if they are padded."""
-    return layer(ids) if padded else without_mask(layer(ids))
-
-
-def applied(stack, flat, *inputs, **kwargs):
-    """Calls a stack of blocks as one layer of a functional model, or if `flat` as one layer per block."""
-    if not flat:
-        return stack(*inputs, **kwargs)
-    stack.build(*(x.shape for x in inputs))
-    return stack.call(*inputs, **kwargs)
-
-
-@keras.saving.register_keras_serializable(package="keras_tfm")
-class Transformer(SequenceModel):
+class Transformer(EncoderDecoder):
     """The encoder-decoder of https://arxiv.org/abs/1706.03762.
 
     It maps ids `{"source": (batch, source length), "target": (batch, target length)}`, where 0 is padding, to logits
@@ -91,59 +49,15 @@ class Transformer(SequenceModel):
         encoder = TransformerEncoder(**options, dtype=dtype, name="encoder")
         decoder_layers = {"num_layers": num_decoder_layers} if num_decoder_layers else {}
         decoder = TransformerDecoder(**options | decoder_layers, dtype=dtype, name="decoder")
-        if target_vocab_size is None:
-            embed = embed_target = embedding(vocab_size, model_dim, "embedding", dtype, tied_output)
-        else:
-            embed = embedding(vocab_size, model_dim, "source_embedding", dtype)
-            embed_target = embedding(target_vocab_size, model_dim, "target_embedding", dtype, tied_output)
-
-        extra = ("source_segments", "source_positions", "target_segments", "target_positions") if packed else ()
-        inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in ("source", "target", *extra)}
-        of_source, of_target = {}, {}
+        inputs, of_source, of_target = {}, {}, {}
         if packed:
+            names = ("source_segments", "source_positions", "target_segments", "target_positions")
+            inputs = {name: id_input(name) for name in names}
             source, target = inputs["source_segments"], inputs["target_segments"]
             of_source = {"positions": inputs["source_positions"], "attention_mask": masks.segments(source)}
             of_target = {"positions": inputs["target_positions"], "attention_mask": masks.segments(target)}
             of_target["memory_mask"] = masks.segments(target, source)
-        memory = applied(encoder, flat, embed(inputs["source"]), **of_source)
-        x = applied(decoder, flat, embed_target(inputs["target"]), memory, **of_target)
-        super().__init__(inputs, embed_target(x, reverse=True), arguments)
-        self.source_embedding, self.target_embedding = embed, embed_target
-        self.encoder, self.decoder = encoder, decoder
-
-    def encode(self, ids, padded=True):
-        """Features of source ids (batch, length): (batch, length, model_dim). With `padded=False`, no id may be 0."""
-        return self.encoder(embedded(self.source_embedding, ids, padded))
-
-    def start(self, sources, max_length, padded=True):
-        """The cache for decoding up to `max_length` tokens, for source ids (batch, length)."""
-        memory = self.encode(sources, padded)
-        return self.decoder.make_cache(ops.shape(sources)[0], max_length, memory, masked=False)
-
-    def step(self, tokens, position, cache, check_room=True):
-        """Decodes the next tokens.
-
-        Args:
-            tokens: ids (batch, n); a 0 counts as a token too. The batch may be a multiple of that of the sources:
-                several consecutive hypotheses for each source.
-            position: position of the first of them.
-            cache: the cache of `start` or of the previous step.
-            check_room: whether to check that they fit into the cache.
-
-        Returns:
-            logits (batch, n, vocabulary) and the new cache.
-        """
-        x = embedded(self.target_embedding, tokens, padded=False)
-        x, cache = self.decoder(x, cache=cache, start=position, check_room=check_room)
-        return self.target_embedding(x, reverse=True), cache
-
-    def step_and_attention(self, tokens, position, cache, check_room=True):
-        """`step`, and how much the last token attends to each source token, (batch, source length)."""
-        with recording.capture_attention() as maps:
-            logits, cache = self.step(tokens, position, cache, check_room)
-        (weights,) = maps[self.decoder.blocks[-1].memory_attention.path]  # (sources, heads, hypotheses · n, length)
-        weights = ops.reshape(ops.mean(weights, axis=1), (*ops.shape(tokens), ops.shape(weights)[-1]))
-        return logits, cache, weights[:, -1]
+        super().__init__(arguments, encoder, decoder, inputs, of_source, of_target)
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
@@ -162,7 +76,7 @@ class DecoderLM(SequenceModel):
         arguments |= {"dtype": dtype, "name": name or "decoder_lm", "flat": flat, **options}
         decoder = TransformerDecoder(**options, dtype=dtype, name="decoder")
         embed = embedding(vocab_size, model_dim, "embedding", dtype, tied_output)
-        target = keras.Input((None,), dtype="int32", name="target")
+        target = id_input("target")
         super().__init__(target, embed(applied(decoder, flat, embed(target)), reverse=True), arguments)
         self.target_embedding, self.decoder = embed, decoder
 
@@ -174,7 +88,7 @@ class DecoderLM(SequenceModel):
         """The cache for decoding up to `max_length` tokens; only the number of rows of `sources` matters."""
         return self.decoder.make_cache(ops.shape(sources)[0], max_length, masked=False)
 
-    step = Transformer.step
+    step = EncoderDecoder.step
 
 
 # Name → features of a text from those of its tokens: x (batch, length, dim), tokens (batch, length, 1) → (batch, dim).
@@ -205,7 +119,7 @@ class EncoderClassifier(SequenceModel):
         encoder = TransformerEncoder(**options, dtype=dtype, name="encoder")
         embed = embedding(vocab_size, model_dim, "embedding", dtype)
         classes = keras.layers.Dense(positive("num_classes", num_classes), dtype="float32", name="classes")
-        source = keras.Input((None,), dtype="int32", name="source")
+        source = id_input("source")
         text = pooled(pooling, applied(encoder, flat, embed(source)), source)
         super().__init__(source, classes(text), arguments)
         self.source_embedding, self.encoder, self.classes = embed, encoder, classes

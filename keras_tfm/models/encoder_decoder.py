@@ -1,0 +1,121 @@
+"""What models with an encoder and a decoder share: embeddings, logits, and decoding step by step."""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_tfm import kernels, recording
+from keras_tfm.arguments import check, positive
+from keras_tfm.backend.tensors import without_mask
+from keras_tfm.models.sequence import SequenceModel
+
+
+@keras.saving.register_keras_serializable(package="keras_tfm")
+class TokenEmbedding(keras.layers.ReversibleEmbedding):
+    """Embeddings times √dim, as in the paper, with a mask where the id is 0; `reverse=True` computes logits."""
+
+    def call(self, inputs, reverse=False):
+        if reverse:
+            return self.logits(inputs)
+        rows = kernels.current().take(self.embeddings, inputs, axis=0)
+        return ops.cast(rows, self.compute_dtype) * math.sqrt(self.output_dim)
+
+    def logits(self, x):
+        if self.tie_weights:
+            return kernels.current().logits(x, self.embeddings)
+        return super().call(x, reverse=True)
+
+    def compute_mask(self, inputs, mask=None):  # Keras would attach its mask to a tensor that `call` does not return
+        return ops.not_equal(inputs, 0) if "int" in keras.backend.standardize_dtype(inputs.dtype) else None
+
+
+def embedding(vocab_size, dim, name, dtype, tied=True):
+    """A `TokenEmbedding` whose outputs, and whose logits of unit-variance features, start with unit variance."""
+    initializer = keras.initializers.RandomNormal(stddev=positive("model_dim", dim) ** -0.5)
+    vocab_size = positive("vocab_size", vocab_size)
+    return TokenEmbedding(vocab_size, dim, tied, initializer, mask_zero=True, name=name, dtype=dtype)
+
+
+def id_input(name):
+    """An input of a functional model: ids (batch, length)."""
+    return keras.Input((None,), dtype="int32", name=name)
+
+
+def embedded(layer, ids, padded):
+    """Embeddings of ids, with a mask only if they are padded."""
+    return layer(ids) if padded else without_mask(layer(ids))
+
+
+def applied(stack, flat, *inputs, **kwargs):
+    """Calls a stack of blocks as one layer of a functional model, or if `flat` as one layer per block."""
+    if not flat:
+        return stack(*inputs, **kwargs)
+    stack.build(*(x.shape for x in inputs))
+    return stack.call(*inputs, **kwargs)
+
+
+class EncoderDecoder(SequenceModel):
+    """Maps ids `{"source": (batch, source length), "target": (batch, target length)}`, 0 is padding, to logits.
+
+    Args:
+        arguments: those of the subclass' constructor; this class reads `vocab_size`, `target_vocab_size`, `model_dim`,
+            `tied_output`, `dtype`, `name` and, for files of earlier versions, `flat`.
+        encoder: a layer from embeddings to the features that the decoder reads, the memory.
+        decoder: a layer that is called as `TransformerDecoder` is, and has its methods `make_cache` and
+            `memory_attentions`.
+        inputs: more inputs of the model, by name.
+        of_source, of_target: keyword arguments of the calls of encoder and decoder.
+    """
+
+    def __init__(self, arguments, encoder, decoder, inputs=None, of_source=None, of_target=None):
+        vocab_size, target_vocab_size = arguments["vocab_size"], arguments["target_vocab_size"]
+        width, tied, dtype = arguments["model_dim"], arguments["tied_output"], arguments["dtype"]
+        if target_vocab_size is None:
+            embed = embed_target = embedding(vocab_size, width, "embedding", dtype, tied)
+        else:
+            embed = embedding(vocab_size, width, "source_embedding", dtype)
+            embed_target = embedding(target_vocab_size, width, "target_embedding", dtype, tied)
+        inputs = {name: id_input(name) for name in ("source", "target")} | (inputs or {})
+        flat = arguments.get("flat")
+        memory = applied(encoder, flat, embed(inputs["source"]), **of_source or {})
+        x = applied(decoder, flat, embed_target(inputs["target"]), memory, **of_target or {})
+        super().__init__(inputs, embed_target(x, reverse=True), arguments)
+        self.source_embedding, self.target_embedding = embed, embed_target
+        self.encoder, self.decoder = encoder, decoder
+
+    def encode(self, ids, padded=True):
+        """Features of source ids (batch, length): (batch, length, model_dim). With `padded=False`, no id may be 0."""
+        return self.encoder(embedded(self.source_embedding, ids, padded))
+
+    def start(self, sources, max_length, padded=True):
+        """The cache for decoding up to `max_length` tokens, for source ids (batch, length)."""
+        memory = self.encode(sources, padded)
+        return self.decoder.make_cache(ops.shape(sources)[0], max_length, memory, masked=False)
+
+    def step(self, tokens, position, cache, check_room=True):
+        """Decodes the next tokens.
+
+        Args:
+            tokens: ids (batch, n); a 0 counts as a token too. The batch may be a multiple of that of the sources:
+                several consecutive hypotheses for each source.
+            position: position of the first of them.
+            cache: the cache of `start` or of the previous step.
+            check_room: whether to check that they fit into the cache.
+
+        Returns:
+            logits (batch, n, vocabulary) and the new cache.
+        """
+        x = embedded(self.target_embedding, tokens, padded=False)
+        x, cache = self.decoder(x, cache=cache, start=position, check_room=check_room)
+        return self.target_embedding(x, reverse=True), cache
+
+    def step_and_attention(self, tokens, position, cache, check_room=True):
+        """`step`, and how much the last token attends to each source token, (batch, source length)."""
+        attentions = self.decoder.memory_attentions
+        check("model", self.name, attentions, "a model with attention to the source, for the coverage penalty")
+        with recording.capture_attention() as maps:
+            logits, cache = self.step(tokens, position, cache, check_room)
+        (weights,) = maps[attentions[-1].path]  # (sources, heads, hypotheses · n, length)
+        weights = ops.reshape(ops.mean(weights, axis=1), (*ops.shape(tokens), ops.shape(weights)[-1]))
+        return logits, cache, weights[:, -1]
