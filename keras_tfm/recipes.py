@@ -54,7 +54,7 @@ MODELS = {
             "small": {"model_dim": 256, "units": 512, "num_layers": 2},
             "base": {"model_dim": 512, "units": 1024, "num_layers": 4},
         },
-        {"learning_rate": 0.002, "clipnorm": 1.0},
+        {"learning_rate": 0.004, "clipnorm": 1.0},
     ),
     "rnn_attention": Model(
         _RECURRENT + _ATTENTION,
@@ -63,7 +63,7 @@ MODELS = {
             "small": {"model_dim": 256, "units": 768},
             "base": {"model_dim": 512, "units": 1024, "num_layers": 3},
         },
-        {"learning_rate": 0.002, "clipnorm": 1.0},
+        {"learning_rate": 0.004, "clipnorm": 1.0},
     ),
     "gnmt": Model(
         _RECURRENT + _ATTENTION,
@@ -72,7 +72,7 @@ MODELS = {
             "small": {"num_layers": 4, "model_dim": 256, "units": 384},
             "base": {"num_layers": 8, "model_dim": 512, "units": 512},
         },
-        {"learning_rate": 0.002, "clipnorm": 1.0},
+        {"learning_rate": 0.004, "clipnorm": 1.0},
     ),
     "conv": Model(
         (*_CONVOLUTIONAL, "positions", "max_length"),
@@ -81,7 +81,7 @@ MODELS = {
             "small": {"num_layers": 6, "model_dim": 256, "units": 384},
             "base": {"num_layers": 12, "model_dim": 512, "units": 512},
         },
-        {"learning_rate": 0.001, "clipnorm": 1.0},
+        {"learning_rate": 0.004, "clipnorm": 1.0},
     ),
     "bytenet": Model(
         (*_CONVOLUTIONAL, "dilations"),
@@ -90,7 +90,7 @@ MODELS = {
             "small": {"num_layers": 4, "model_dim": 256, "units": 256},
             "base": {"num_layers": 6, "model_dim": 512, "units": 512},
         },
-        {"learning_rate": 0.001},
+        {"learning_rate": 0.003, "clipnorm": 1.0},
     ),
 }
 
@@ -293,7 +293,7 @@ def resolve(recipe, **changes):
     >>> resolve("paper", dropout=0.2).schedule
     'inverse_sqrt'
     >>> resolve("small_corpus", model="rnn").learning_rate
-    0.002
+    0.004
     """
     recipe = recipe if isinstance(recipe, Recipe) else RECIPES[one_of("recipe", recipe, RECIPES)]
     fields = [field.name for field in dataclasses.fields(Recipe)]

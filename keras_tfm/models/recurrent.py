@@ -47,7 +47,7 @@ class RecurrentEncoder(MaskedLayer):
         bidirectional_layers: how many of them, from the first on, read in both directions.
         residual: whether each layer after the first adds its input to its output.
         summary: whether to return only the last output of the last layer, for each direction.
-        dropout: dropout rate of the input of each layer.
+        dropout: dropout rate of the input of each layer and of the output.
 
     Call arguments:
         x, mask: (batch, length, features) and (batch, length).
@@ -76,7 +76,8 @@ class RecurrentEncoder(MaskedLayer):
         check("bidirectional_layers", bidirectional_layers, bidirectional_layers in range(num_layers + 1), rule)
         check("units", units, positive("units", units) % 2 == 0 or not bidirectional_layers, "even")
         self.residual, self.summary = residual, summary
-        self.dropouts = [keras.layers.Dropout(rate("dropout", dropout), dtype=self.dtype_policy) for _ in numbers]
+        dropouts = (*numbers, "output")
+        self.dropouts = [keras.layers.Dropout(rate("dropout", dropout), dtype=self.dtype_policy) for _ in dropouts]
         self.layers = []  # the layers of each direction
         for number in numbers:
             names = ("forward", "backward") if number < bidirectional_layers else ("forward",)
@@ -97,7 +98,7 @@ class RecurrentEncoder(MaskedLayer):
                 parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-1) for parts in zip(*found, strict=True)
             )
             x = x + before if self.residual and number else x
-        return ops.expand_dims(last, 1) if self.summary else x
+        return self.dropouts[-1](ops.expand_dims(last, 1) if self.summary else x)
 
     def compute_output_shape(self, x_shape):
         batch, length, _ = x_shape
