@@ -95,7 +95,8 @@ def main():
         f"In batches of 2, batch norm ends at a loss of {batch[1]:.2f} ({batch[0]:.2f} in training mode), layer "
         f"norm at {layer[1]:.2f}. In batches of 32, at {big[1]:.2f} and {found['layer norm', 32][1]:.2f}. With "
         f"{TRAINED[-1]} blocks and no warm-up, pre-norm ends at {deep['pre-norm'][-1]:.2f}, post-norm at "
-        f"{deep['post-norm'][-1]:.2f}. Residual connections alone do not “prevent the gradients from getting to large or small” (NLU): with "
+        f"{deep['post-norm'][-1]:.2f}. Residual connections alone do not “prevent the gradients from "
+        "getting to large or small” (NLU): with "
         f"{UNTRAINED[-1]} blocks the first one's gradient is {sizes['residual'][-1]:.0e}, without them "
         f"{sizes['neither'][-1]:.0e}, and with norms too {sizes['norm and residual'][-1]:.2g}.",
         agrees=bool(batch[1] > 1.1 * layer[1]),
