@@ -8,7 +8,7 @@ from keras_tfm.arguments import check, one_of
 from keras_tfm.exported import vocabulary
 from keras_tfm.text import PAD, START
 
-# Options of `transformer` that CTranslate2 supports, the default first. Sizes and `norm_first` are free.
+# Options of models that CTranslate2 supports, the default first, and those whose value does not matter.
 OPTIONS = {
     "positions": ("sinusoidal", "learned"),
     "positions_in": ("input",),
@@ -22,6 +22,9 @@ OPTIONS = {
     "num_kv_heads": (None,),
     "tied_output": (True,),
 }
+FREE = {"vocab_size", "target_vocab_size", "model_dim", "num_layers", "num_decoder_layers", "num_heads", "ff_dim"}
+FREE |= {"dropout", "attention_dropout", "max_length", "norm_first", "use_bias", "kernel_initializer"}
+FREE |= {"bias_initializer", "packed", "flat", "dtype", "name"}
 
 
 def write(translator, folder, settings):
@@ -41,7 +44,10 @@ def write(translator, folder, settings):
 
 
 def _spec(model, specs):
-    """The weights of a `transformer`, where CTranslate2 expects them."""
+    """The weights of a model, where CTranslate2 expects them."""
+    unknown = [name for name in model.arguments if name not in FREE and name not in OPTIONS]
+    rule = f"one whose model CTranslate2 can hold, without {', '.join(unknown)}"
+    check("translator", type(model).__name__, not unknown, rule)
     options = {name: one_of(name, model.arguments.get(name, allowed[0]), allowed) for name, allowed in OPTIONS.items()}
     spec = specs.TransformerSpec.from_config(
         (len(model.encoder.blocks), len(model.decoder.blocks)),
