@@ -47,9 +47,7 @@ def main():
     parser.add_argument("data", type=pathlib.Path)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/lecture_table"))
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
-    parser.add_argument(
-        "--seeds", type=int, nargs="+", default=[1, 2], help="one model each"
-    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2], help="one model each")
     parser.add_argument("--at_once", type=int, default=1, help="number of trainings side by side (default: 1)")
     parser.add_argument("--train_only", action="store_true")
     parser.add_argument("--evaluate_only", action="store_true")

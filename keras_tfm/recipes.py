@@ -25,11 +25,10 @@ _CONVOLUTIONAL = ("num_layers", "num_decoder_layers", "model_dim", "units", "ker
 
 
 class Model(typing.NamedTuple):
-    """A kind of model: its options in a `Recipe`, its presets, and options of training that suit it."""
+    """A kind of model: the names of its options in a `Recipe`, and their values in each preset."""
 
     options: tuple
     presets: dict
-    training: dict = {}
 
 
 _TRANSFORMER = ("num_layers", "num_decoder_layers", "model_dim", "num_heads", "num_kv_heads", "ff_dim", "dropout")
@@ -44,6 +43,7 @@ _TRANSFORMER += (
 )
 _TRANSFORMER += ("activation", "score", "heads", "mixing", "window", "use_bias", "kernel_initializer")
 _TRANSFORMER += ("bias_initializer", "tied_output", "packed")
+SUITED_TO_OLDER = {"clipnorm": 1.0, "dropout": 0.2}  # options of any recipe for a model older than the Transformer
 # The presets of older models have about as many weights as the Transformer's of the same name.
 MODELS = {
     "transformer": Model(_TRANSFORMER, PRESETS),
@@ -52,45 +52,40 @@ MODELS = {
         {
             "tiny": {"model_dim": 128, "units": 256},
             "small": {"model_dim": 256, "units": 512, "num_layers": 2},
-            "base": {"model_dim": 512, "units": 1024, "num_layers": 4},
+            "base": {"model_dim": 512, "units": 1024, "num_layers": 2},
         },
-        {"learning_rate": 0.004, "clipnorm": 1.0},
     ),
     "rnn_attention": Model(
         _RECURRENT + _ATTENTION,
         {
             "tiny": {"model_dim": 128, "units": 224},
-            "small": {"model_dim": 256, "units": 768},
-            "base": {"model_dim": 512, "units": 1024, "num_layers": 3},
+            "small": {"model_dim": 256, "units": 704},
+            "base": {"model_dim": 512, "units": 976, "num_layers": 2},
         },
-        {"learning_rate": 0.004, "clipnorm": 1.0},
     ),
     "gnmt": Model(
         _RECURRENT + _ATTENTION,
         {
             "tiny": {"num_layers": 3, "model_dim": 128, "units": 128},
-            "small": {"num_layers": 4, "model_dim": 256, "units": 384},
-            "base": {"num_layers": 8, "model_dim": 512, "units": 512},
+            "small": {"num_layers": 4, "model_dim": 256, "units": 344},
+            "base": {"num_layers": 8, "model_dim": 512, "units": 488},
         },
-        {"learning_rate": 0.004, "clipnorm": 1.0},
     ),
     "conv": Model(
         (*_CONVOLUTIONAL, "positions", "max_length"),
         {
             "tiny": {"num_layers": 4, "model_dim": 128, "units": 136},
-            "small": {"num_layers": 6, "model_dim": 256, "units": 384},
+            "small": {"num_layers": 6, "model_dim": 256, "units": 360},
             "base": {"num_layers": 12, "model_dim": 512, "units": 512},
         },
-        {"learning_rate": 0.004, "clipnorm": 1.0},
     ),
     "bytenet": Model(
         (*_CONVOLUTIONAL, "dilations"),
         {
             "tiny": {"num_layers": 3, "model_dim": 128, "units": 80},
-            "small": {"num_layers": 4, "model_dim": 256, "units": 256},
-            "base": {"num_layers": 6, "model_dim": 512, "units": 512},
+            "small": {"num_layers": 4, "model_dim": 256, "units": 224},
+            "base": {"num_layers": 6, "model_dim": 512, "units": 352},
         },
-        {"learning_rate": 0.003, "clipnorm": 1.0},
     ),
 }
 
@@ -287,20 +282,19 @@ RECIPES = {
 def resolve(recipe, **changes):
     """A word of `RECIPES`, or a `Recipe`, with some options changed.
 
-    For another kind of model than the recipe's, options that this kind does not have are left out, and those of
-    training are replaced by what suits it, unless they are among the changes.
+    A recipe for a Transformer becomes one for an older kind of model by leaving out the options that this kind does not
+    have, and by those of `SUITED_TO_OLDER`, unless they are among the changes.
 
-    >>> resolve("paper", dropout=0.2).schedule
+    >>> resolve("paper", dropout=0.3).schedule
     'inverse_sqrt'
-    >>> resolve("small_corpus", model="rnn").learning_rate
-    0.004
+    >>> resolve("small_corpus", model="rnn").dropout
+    0.2
     """
     recipe = recipe if isinstance(recipe, Recipe) else RECIPES[one_of("recipe", recipe, RECIPES)]
-    fields = [field.name for field in dataclasses.fields(Recipe)]
     for name in changes:
-        one_of("option", name, fields)
+        one_of("option", name, [field.name for field in dataclasses.fields(Recipe)])
     model = one_of("model", changes.get("model", recipe.model), MODELS)
     if model != recipe.model:
         absent = {*MODELS[recipe.model].options} - {*MODELS[model].options, "max_length"}
-        changes = dict.fromkeys(absent) | MODELS[model].training | changes
+        changes = dict.fromkeys(absent) | SUITED_TO_OLDER | changes
     return dataclasses.replace(recipe, **changes)

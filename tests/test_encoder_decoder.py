@@ -4,16 +4,13 @@ import keras
 import numpy as np
 import pytest
 from conftest import (
-    BACKEND,
     BYTES,
     IN_TENSORFLOW,
     PRECISIONS,
-    SLOW_OFF_TENSORFLOW,
     TEXTS,
     TOLERANCE,
     array,
     assert_close,
-    gradients,
     parametrize_all,
     run,
     spread,

@@ -7,31 +7,54 @@ import sys
 import pytest
 from conftest import once
 
-from keras_tfm.recipes import CHANGEABLE, PRESETS, RECIPES, Recipe, resolve
+from keras_tfm.recipes import CHANGEABLE, MODELS, PRESETS, RECIPES, Recipe, resolve
 
 pytestmark = once
 FIELDS = {field.name: field for field in dataclasses.fields(Recipe)}
-MODEL = {name: field for name, field in FIELDS.items() if field.metadata["group"] == "model" and name != "preset"}
+MODEL = {name: field for name, field in FIELDS.items() if field.metadata["group"] == "model"}
+MODEL = {name: field for name, field in MODEL.items() if name not in ("model", "preset")}
 
 
-def parameters():
-    """Arguments of the model: name → default."""
+def parameters(model="transformer"):
+    """Arguments of a kind of model and of its layers: name → default."""
     from keras_tfm import layers
-    from keras_tfm.models import Transformer
+    from keras_tfm.models import ByteNet, ConvS2S, Recurrent, Transformer, convolutional
 
-    makers = layers.MultiHeadAttention, layers.MultiHeadSelfAttention, layers.TransformerEncoderBlock
-    makers += layers.TransformerEncoder, Transformer
+    attention = layers.MultiHeadAttention, layers.MultiHeadSelfAttention
+    makers = {
+        "transformer": (*attention, layers.TransformerEncoderBlock, layers.TransformerEncoder, Transformer),
+        "conv": (convolutional.ConvStack, ConvS2S),
+        "bytenet": (convolutional.ByteNetStack, ByteNet),
+    }.get(model, (Recurrent,))
     return {name: p.default for maker in makers for name, p in inspect.signature(maker).parameters.items()}
 
 
-def test_model_options_are_the_arguments_of_the_builder_and_of_its_layers():
+@pytest.mark.parametrize("model", MODELS)
+def test_model_options_are_the_arguments_of_the_builder_and_of_its_layers(model):
     others = {"name", "dtype", "flat", "options", "kwargs", "vocab_size", "target_vocab_size", "causal"}
-    assert {*parameters()} - others - {"preset"} == {*MODEL}
+    others |= {"attention", "num_heads", "score"} if model == "rnn" else set()
+    assert {*parameters(model)} - others == {*MODELS[model].options}
+    assert {*MODELS[model].options} <= {*MODEL} and {"tiny", "small", "base"} <= {*MODELS[model].presets}
+
+
+def test_each_model_option_is_one_of_some_model():
+    assert {*MODEL} == {name for model in MODELS.values() for name in model.options}
+
+
+def test_a_recipe_for_another_kind_of_model_leaves_out_what_it_does_not_have():
+    recipe = resolve("small_corpus", model="conv", kernel_size=5)
+    assert (recipe.norm_first, recipe.dropout, recipe.r_drop, recipe.clipnorm) == (None, 0.2, 3.0, 1.0)
+    assert recipe.model_options == {"dropout": 0.2, "kernel_size": 5, "max_length": 512}
+    assert resolve("small_corpus", model="rnn", dropout=0.5, clipnorm=2.0).dropout == 0.5
+    assert "max_length" not in resolve("default", model="rnn").model_options
 
 
 def test_defaults_in_help_texts_are_those_of_the_model():
     for name, field in MODEL.items():
-        default = parameters()[name]
+        model = next(model for model in MODELS if name in MODELS[model].options)
+        default = parameters(model)[name]
+        if name == "attention":
+            continue  # None for `rnn`, and set by the other builders
         said = re.search(r"\(default: (.*)\)$", field.metadata["help"])
         if field.default is not None:
             assert field.default == default, name
@@ -69,6 +92,13 @@ def test_words_are_those_of_the_layers():
         ({"tokenizer": None}, "`tokenizer` must be one of"),
         ({"average": None}, "`average` must be a positive integer. Received: average=None"),
         ({"sampling": 0.1, "tokenizer": "char"}, "`sampling` must be 0 unless .*, not char. Received: sampling=0.1"),
+        (
+            {"model": "rnn", "norm_first": True},
+            "`norm_first` must be left out for model='rnn', which has no such option",
+        ),
+        ({"units": 8}, "`units` must be left out for model='transformer', which has no such option. Received: units=8"),
+        ({"model": "gnmt", "preset": "deep"}, r"`preset` must be one of \['tiny', 'small', 'base'\]"),
+        ({"model": "lstm"}, "`model` must be one of .* Received: model='lstm'"),
         ({"layers": 3}, "`option` must be one of .* Received: option='layers'"),
     ],
 )

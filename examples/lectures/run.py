@@ -2,8 +2,8 @@
 
 python examples/lectures/run.py [--out runs/lectures] [--again] [03_scaling …]
 
-Each lecture is a program of its own: `python examples/lectures/03_scaling.py`. Those whose results are there already are
-skipped, so the same command resumes after an interruption.
+Each lecture is a program of its own: `python examples/lectures/03_scaling.py`. Those whose results are there already
+are skipped, so the same command resumes after an interruption.
 """
 
 import argparse
@@ -71,10 +71,11 @@ def section(file, result):
     rows = [f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in result["rows"]]
     head = "".join(f"<th>{html.escape(name)}</th>" for name in result["columns"])
     verdict = "The notes are right" if result["agrees"] else "The notes need a correction"
+    quote = f"<b>{verdict}</b> ({text['source']}): “{text['notes']}”"
     return f"""<h2 id="{file.stem}">{int(file.stem.split("_")[0])}. {text["title"]}</h2>
 <p><img src="{file.stem}.png" alt="{text["title"]}"></p>
 <p>{text["found"]}</p>
-<blockquote{"" if result["agrees"] else ' class="corrected"'}><b>{verdict}</b> ({text["source"]}): “{text["notes"]}”</blockquote>
+<blockquote{"" if result["agrees"] else ' class="corrected"'}>{quote}</blockquote>
 <table><tr>{head}</tr>{"".join(rows)}</table>
 <p class="small"><code>python examples/lectures/{file.name}</code>, {result["seconds"]:.0f} s</p>"""
 
