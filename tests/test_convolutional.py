@@ -48,11 +48,11 @@ def test_attention_takes_part_in_each_layer_of_conv():
 def test_a_longer_source_does_not_make_the_context_smaller():
     """The mean of m independent vectors has the variance 1/m, which the factor √m makes up for."""
     decoder = ConvDecoder(units=32, num_layers=1, positions=None, dropout=0.0)
+    decoder.build((64, 1, 32), (64, 4, 64))
     spreads = []
     for length in (4, 256):
         memory = normal(64, length, 64, seed=length) * 0.1
         x = normal(64, 1, 32)
-        decoder.build(x.shape, memory.shape)
         cache = decoder.make_cache(64, 1, memory)["memory"]
         spreads.append(array(run(lambda: decoder.memory_attentions[0](x, x * 0.1, cache))).std())  # noqa: B023
     assert 0.8 < spreads[0] / spreads[1] < 1.25

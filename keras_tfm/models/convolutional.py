@@ -141,9 +141,13 @@ class ConvEncoder(ConvStack):
 class MultiStepAttention(keras.layers.Layer):
     """Attention of one layer of the decoder of ConvS2S, in which the embedding of a token takes part."""
 
-    def __init__(self, dense, units, width, **kwargs):
+    def __init__(self, dense, width, **kwargs):
         super().__init__(**kwargs)
-        self.query_dense, self.output_dense = dense("query", width, units), dense("output", units, width)
+        self.dense, self.width = dense, width
+
+    def build(self, x_shape):
+        self.query_dense = self.dense("query", self.width, x_shape[-1])
+        self.output_dense = self.dense("output", x_shape[-1], self.width)
 
     def call(self, x, embedded, memory):
         """For x (rows, t, units) and embeddings (rows, t, width), rows a multiple of those of the memory."""
@@ -178,11 +182,11 @@ class ConvDecoder(ConvStack):
 
     def build(self, x_shape, memory_shape):
         super().build(x_shape)
-        options = {"dense": self.dense, "units": self.units, "width": x_shape[-1], "dtype": self.dtype_policy}
-        numbers = range(len(self.convolutions))
-        self.memory_attentions = [
-            MultiStepAttention(**options, name=f"memory_attention_{number}") for number in numbers
-        ]
+        names = [f"memory_attention_{number}" for number in range(len(self.convolutions))]
+        options = {"dense": self.dense, "width": x_shape[-1], "dtype": self.dtype_policy}
+        self.memory_attentions = [MultiStepAttention(**options, name=name) for name in names]
+        for layer in self.memory_attentions:
+            layer.build((*x_shape[:-1], self.units))
 
     def call(self, x, memory=None, mask=None, memory_mask=None, cache=None, start=0, check_room=True):
         given = cache if cache is not None else self.make_cache(ops.shape(x)[0], None, memory, memory_mask)
