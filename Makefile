@@ -3,12 +3,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
 
-.PHONY: demo test test-tensorflow test-jax test-slow check format clean
+.PHONY: demo lectures test test-tensorflow test-jax test-slow check format clean
 .DELETE_ON_ERROR:
 
 demo: .venv/installed-demo
 	$(BIN)/keras-tfm train --task dates --out runs/dates --num_layers 2 --dropout 0 --smoothing 0 --schedule cosine \
 		--learning_rate 0.003 --warmup_steps 200 --steps 1400 --steps_per_epoch 200 --batch_tokens 1024 --num_shapes 4
+
+# The claims of the lecture notes, measured; the same command resumes. `make lectures ARGS="03_scaling --again"` runs one.
+lectures: .venv/installed-lectures
+	KERAS_BACKEND=jax $(BIN)/python examples/lectures/run.py $(ARGS)
 
 test: test-tensorflow test-jax
 
@@ -40,6 +44,7 @@ clean:
 	rm -rf .venv
 
 .venv/installed-demo: EXTRAS = tensorflow,train
+.venv/installed-lectures: EXTRAS = lectures
 .venv/installed-test: EXTRAS = test
 .venv/installed-test-slow: EXTRAS = test-slow
 .venv/installed-check: EXTRAS = check

@@ -57,6 +57,23 @@ def test_pictures(monkeypatch, tmp_path):
     assert all(file.stat().st_size > 5000 for file in tmp_path.iterdir())
 
 
+@once
+def test_lectures_run_once_and_fill_a_page(tmp_path):
+    pytest.importorskip("matplotlib")
+    program = [sys.executable, EXAMPLES / "lectures" / "run.py", "--out", tmp_path]
+    first, again, wrong = (
+        subprocess.run([*program, *names], capture_output=True, text=True)
+        for names in (["03_scaling", "12_table"], ["03_scaling"], ["3"])
+    )
+    assert first.returncode == again.returncode == 0, first.stderr + again.stderr
+    assert first.stdout.count("the notes (") == 2 and "done before" not in first.stdout and "done before" in again.stdout
+    assert wrong.returncode == 2 and "no lecture has the name 3; choose from 01_order, " in wrong.stderr
+    page = (tmp_path / "index.html").read_text()
+    for name in ("03_scaling", "12_table"):
+        assert f'<img src="{name}.png"' in page and (tmp_path / f"{name}.png").stat().st_size > 5000
+    assert page.count("<h2") == 2
+
+
 @pytest.mark.slow
 def test_minimum_risk(monkeypatch, capsys):
     run(monkeypatch, "minimum_risk")
@@ -64,6 +81,6 @@ def test_minimum_risk(monkeypatch, capsys):
     assert len(costs) == 4 and all(float(last) < float(first) for first, last in costs)
 
 
-@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.py")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", sorted(EXAMPLES.rglob("*.py")), ids=lambda file: file.stem)
 def test_an_example_is_short(file):
     assert len(file.read_text().splitlines()) < (60 if file.stem == "build_your_own" else 120)

@@ -70,6 +70,12 @@ def publish(file, figure, columns, rows, notes, source, found, agrees):
     (folder / f"{file.stem}.json").write_text(json.dumps(result, indent=1, ensure_ascii=False))
 
 
+def stored(*names):
+    """Rows of lecture_table.json whose name starts with one of these; benchmarks/lecture_table.py wrote them."""
+    table = json.loads(pathlib.Path(__file__).with_name("lecture_table.json").read_text())
+    return {name: row for name, row in table.items() if name.startswith(names)}
+
+
 def title(file):
     """The first line of a lecture's docstring."""
     return file.read_text().split("\n", 1)[0].strip('"')

@@ -1,0 +1,67 @@
+"""Byte-pair encoding leaves no word unknown, and a small vocabulary of it beats a large one of words."""
+
+import os
+import pathlib
+
+from lecture import panels, publish, stored
+
+from keras_tfm.data import read_lines
+from keras_tfm.text import UNKNOWN, train_tokenizer
+
+ROOT = pathlib.Path(__file__).parents[2]
+DATA = pathlib.Path(os.environ.get("MULTI30K", ROOT.parent / "shared" / "data" / "multi30k")) / "tok"
+
+
+def texts(split, *languages):
+    return [line for name in languages for line in read_lines(DATA / f"{split}.lc.norm.tok.{name}.gz")]
+
+
+def measure(kind, size):
+    """The share of the German words of test2016 that a tokenizer does not know, and its tokens per sentence."""
+    lines = texts("test_2016_flickr", "de")
+    encoded = [list(ids) for ids in train_tokenizer(texts("train", "en", "de"), kind, size).encode(lines)]
+    unknown = sum(ids.count(UNKNOWN) for ids in encoded) / sum(len(line.split()) for line in lines)
+    return unknown, sum(map(len, encoded)) / len(lines)
+
+
+def main():
+    table, rows, curves = stored("BPE", "words"), [], {"BPE": [], "words": []}
+    if not DATA.exists():
+        print(f"there is no Multi30k at {DATA.parent} (set MULTI30K): all figures are stored ones")
+    for name, row in table.items():
+        kind, size = name.split(", ")
+        size, found = int(size.replace(",", "")), (row["unknown"], row["tokens"])
+        if DATA.exists():
+            found = measure({"BPE": "bpe", "words": "word"}[kind], size)
+        curves[kind].append((size, 100 * found[0], found[1], row["single"]["test2016"]))
+        rows.append([name, *(f"{value:.1f}" for value in curves[kind][-1][1:])])
+        print(*rows[-1], flush=True)
+    figure, axes = panels("BPE leaves no word unknown, and needs a smaller vocabulary for the same BLEU", 3)
+    labels = ("unknown words of test2016, %", "tokens per sentence", "BLEU, test2016")
+    for column, (axis, label) in enumerate(zip(axes, labels, strict=True), 1):
+        for kind, points in curves.items():
+            sizes = [point[0] for point in points]
+            axis.plot(sizes, [point[column] for point in points], marker="o", label=kind)
+        axis.set(xscale="log", xlabel="size of the vocabulary", ylabel=label, xticks=sizes)
+        axis.set_xticklabels([f"{size:,}" for size in sizes])
+        axis.minorticks_off()
+        axis.set_ylim(bottom=0)
+    axes[0].legend(frameon=False)
+    best = {kind: max((point[3], point[0]) for point in points) for kind, points in curves.items()}
+    publish(
+        __file__,
+        figure,
+        ["vocabulary", "unknown words, %", "tokens per sentence", "BLEU"],
+        rows,
+        "by pair encoding is something in between it's a tradeoff right in the middle and it's going help you get rid "
+        "of your unknown words",
+        "Applied Deep Learning, L56.1",
+        f"With BPE no word is unknown, whatever the size. Its best vocabulary, {best['BPE'][1]:,}, gives "
+        f"{best['BPE'][0]:.1f} BLEU, and the best of words, {best['words'][1]:,}, {best['words'][0]:.1f}. The BLEU "
+        "figures are stored ones, of a tiny Transformer each: benchmarks/lecture_table.py.",
+        agrees=best["BPE"][0] > best["words"][0] and not any(point[1] for point in curves["BPE"]),
+    )
+
+
+if __name__ == "__main__":
+    main()
