@@ -6,7 +6,8 @@ import zipfile
 
 from keras_tfm import exported, files, text
 
-SIZES = ("num_layers", "num_decoder_layers", "model_dim", "num_heads", "ff_dim", "positions", "norm_first", "dtype")
+SIZES = ("num_layers", "num_decoder_layers", "model_dim", "units", "num_heads", "ff_dim", "cell", "attention")
+SIZES += ("kernel_size", "dilations", "positions", "norm_first", "dtype")
 
 
 def describe(folder):
@@ -79,7 +80,7 @@ def _config(path):
 
 def _architecture(config):
     sizes = ", ".join(f"{name} {config[name]}" for name in SIZES if config.get(name) is not None)
-    return f"vocabulary {config.get('vocab_size')}, {sizes}"
+    return f"{config.get('name')}, vocabulary {config.get('vocab_size')}, {sizes}"
 
 
 def _tokenizers(folder):

@@ -219,6 +219,6 @@ def test_exports_say_what_the_model_says(kind, tmp_path, one_width):
 def test_ctranslate2_holds_only_transformers(kind, tmp_path):
     pytest.importorskip("ctranslate2")
     translator = Translator(KINDS[kind](BYTES.vocab_size), BYTES)
-    with pytest.raises(ValueError, match="`translator` must be one whose model CTranslate2 can hold"):
+    with pytest.raises(ValueError, match="must have a model that CTranslate2 can hold, which knows no units"):
         translator.export(tmp_path / "ct2", "ctranslate2")
     assert not (tmp_path / "ct2").exists()

@@ -66,7 +66,8 @@ def test_lectures_run_once_and_fill_a_page(tmp_path):
         for names in (["03_scaling", "12_table"], ["03_scaling"], ["3"])
     )
     assert first.returncode == again.returncode == 0, first.stderr + again.stderr
-    assert first.stdout.count("the notes (") == 2 and "done before" not in first.stdout and "done before" in again.stdout
+    assert first.stdout.count("the notes (") == 2
+    assert "done before" not in first.stdout and "done before" in again.stdout
     assert wrong.returncode == 2 and "no lecture has the name 3; choose from 01_order, " in wrong.stderr
     page = (tmp_path / "index.html").read_text()
     for name in ("03_scaling", "12_table"):

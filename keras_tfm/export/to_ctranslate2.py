@@ -46,8 +46,11 @@ def write(translator, folder, settings):
 def _spec(model, specs):
     """The weights of a model, where CTranslate2 expects them."""
     unknown = [name for name in model.arguments if name not in FREE and name not in OPTIONS]
-    rule = f"one whose model CTranslate2 can hold, without {', '.join(unknown)}"
-    check("translator", type(model).__name__, not unknown, rule)
+    if unknown:
+        raise ValueError(
+            f"`translator` must have a model that CTranslate2 can hold, which knows no {' and no '.join(unknown)}. "
+            f"Received: {type(model).__name__}"
+        )
     options = {name: one_of(name, model.arguments.get(name, allowed[0]), allowed) for name, allowed in OPTIONS.items()}
     spec = specs.TransformerSpec.from_config(
         (len(model.encoder.blocks), len(model.decoder.blocks)),
