@@ -6,9 +6,10 @@ WORKERS ?= 2
 .PHONY: demo lectures test test-tensorflow test-jax test-slow check format clean
 .DELETE_ON_ERROR:
 
+# `make demo ARGS="--model conv --out runs/conv"` trains another model.
 demo: .venv/installed-demo
 	$(BIN)/keras-tfm train --task dates --out runs/dates --num_layers 2 --dropout 0 --smoothing 0 --schedule cosine \
-		--learning_rate 0.003 --warmup_steps 200 --steps 1400 --steps_per_epoch 200 --batch_tokens 1024 --num_shapes 4
+		--learning_rate 0.003 --warmup_steps 200 --steps 1400 --steps_per_epoch 200 --batch_tokens 1024 --num_shapes 4 $(ARGS)
 
 # The claims of the lecture notes, measured; the same command resumes. `make lectures ARGS="03_scaling --again"` runs one.
 lectures: .venv/installed-lectures

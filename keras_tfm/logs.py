@@ -10,7 +10,8 @@ import sys
 NOTE = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog|INFO: Created TensorFlow Lite|normalizer\.cc|"
     rb"[IW]\d{4} \d\d:\d\d:\d|"
-    rb"E0000 \d\d:\d\d:\d.*(cuInit|oneDNN supports|computation_placer|cuda_(dnn|fft|blas)|Unable to register|node_def_util)"
+    rb"E0000 \d\d:\d\d:\d.*(cuInit|oneDNN supports|computation_placer|cuda_(dnn|fft|blas)|Unable to register|"
+    rb"node_def_util)"
 )
 
 

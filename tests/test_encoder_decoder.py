@@ -1,9 +1,12 @@
 """Laws that hold for every model with an encoder and a decoder."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 from conftest import (
+    BACKEND,
     BYTES,
     IN_TENSORFLOW,
     PRECISIONS,
@@ -40,7 +43,9 @@ KINDS = {
     "conv_sinusoidal": lambda size, **options: models.conv(
         size, kernel_size=4, positions="sinusoidal", **CONVOLUTIONAL, **options
     ),
-    "bytenet": lambda size, **options: models.bytenet(size, dilations=3, **CONVOLUTIONAL, **options),
+    "bytenet": lambda size, **options: models.bytenet(
+        size, dilations=3, **CONVOLUTIONAL | {"num_layers": 1}, **options
+    ),
 }
 OLDER = [kind for kind in KINDS if kind != "transformer"]
 ATTENTIVE = ("transformer", "bahdanau", "luong", "gnmt", "conv", "conv_sinusoidal")
@@ -54,9 +59,17 @@ def make(kind, **options):
     return spread(KINDS[kind](SIZE, **options))
 
 
-def cached(model, widths, padded=True):
+def each(kinds, quick=None):
+    """Parametrizes with kinds, one worker for each; if some are quick, `make test-slow` runs the others."""
+    marks = {kind: [pytest.mark.xdist_group(kind)] for kind in kinds}
+    for kind in kinds if quick else ():
+        marks[kind] += [] if kind in quick else [pytest.mark.slow]
+    return pytest.mark.parametrize("kind", [pytest.param(kind, marks=marks[kind]) for kind in kinds])
+
+
+def cached(model, widths):
     """Logits of the target, decoded in steps of several tokens each."""
-    cache, position, found = model.start(SOURCE, TARGET.shape[1], padded=padded), 0, []
+    cache, position, found = model.start(SOURCE, TARGET.shape[1]), 0, []
     for width in widths:
         logits, cache = model.step(TARGET[:, position : position + width], position, cache)
         found.append(logits)
@@ -64,92 +77,100 @@ def cached(model, widths, padded=True):
     return keras.ops.concatenate(found, axis=1)
 
 
-@parametrize_all("kind, precision", OLDER, PRECISIONS)
-def test_cached_equals_full(kind, precision):
-    model = make(kind, dtype=precision)
-    full, one_by_one, in_pieces = run(lambda: (model(IDS), cached(model, [1] * 5), cached(model, [2, 3])))
-    tolerance = 4 * TOLERANCE[precision]
-    for found in (one_by_one, in_pieces):
-        assert_close(found[0], full[0], tolerance)
-        assert_close(found[1, :3], full[1, :3], tolerance)  # after the end of a row, the model reads padding
-
-
-@pytest.mark.parametrize("kind", OLDER)
-def test_padding_changes_nothing_and_each_row_is_on_its_own(kind):
+@functools.cache
+def computed(kind):
+    """A model of a kind, and everything that the laws compare, computed by one program."""
     model = make(kind)
+    later, other, empty = TARGET.copy(), SOURCE.copy(), np.array([[5, 6, 2], [0, 0, 0]])
+    later[:, 3:], other[0, 0] = 8, 9
     longer = {"source": np.pad(SOURCE, [(0, 0), (0, 4)]), "target": np.pad(TARGET, [(0, 0), (0, 2)])}
-    alone = {"source": SOURCE[1:, :3], "target": TARGET[1:, :3]}
-    full, padded, single = run(lambda: (model(IDS), model(longer), model(alone)))
-    assert_close(padded[0, :5], full[0])
-    assert_close(padded[1, :3], full[1, :3])
-    assert_close(single[0], full[1, :3])
-    without_mask = run(lambda: model.step(TARGET[:1, :1], 0, model.start(SOURCE[:1, :5], 5, padded=False))[0])
-    assert_close(without_mask[0], full[0, :1])
-
-
-@pytest.mark.parametrize("kind", OLDER)
-def test_a_row_of_padding_disturbs_no_other(kind):
-    model = make(kind)
-    source = np.array([[5, 6, 2], [0, 0, 0]])
-    found = run(lambda: greedy(model.start, model.step, source, 4))
-    assert np.isfinite(array(run(lambda: model({"source": source, "target": TARGET[:, :3]})))).all()
-    assert array(found[0]).tolist() == array(run(lambda: greedy(model.start, model.step, source[:1], 4))[0]).tolist()
-
-
-@pytest.mark.parametrize("kind", OLDER)
-def test_a_later_token_changes_nothing_before_it(kind):
-    model, other = make(kind), TARGET.copy()
-    other[:, 3:] = 8
-    before, after = run(lambda: (model(IDS), model({"source": SOURCE, "target": other})))
-    assert_close(after[:, :3], before[:, :3], 1e-6)
-    assert np.abs(array(after[:, 3:]) - array(before[:, 3:])).max() > 1e-4
-    late = SOURCE.copy()
-    late[0, 0] = 9  # but the whole source is read from the first token on
-    assert (
-        np.abs(array(run(lambda: model({"source": late, "target": TARGET}))[0, 0]) - array(before[0, 0])).max() > 1e-6
+    decode = functools.partial(greedy, model.start, model.step)
+    beams = functools.partial(beam_search, model.start, model.step, max_length=5)
+    return model, run(
+        lambda: {
+            "full": model(IDS),
+            "one by one": cached(model, [1] * 5),
+            "in pieces": cached(model, [2, 3]),
+            "longer": model(longer),
+            "alone": model({"source": SOURCE[1:, :3], "target": TARGET[1:, :3]}),
+            "without mask": model.step(TARGET[:1, :1], 0, model.start(SOURCE[:1, :5], 5, padded=False))[0],
+            "later": model({"source": SOURCE, "target": later}),
+            "other source": model({"source": other, "target": TARGET}),
+            "beside nothing": model({"source": empty, "target": TARGET[:, :3]}),
+            "not beside nothing": model({"source": empty[:1], "target": TARGET[:1, :3]}),
+            "greedy": decode(SOURCE, 5),
+            "a beam of one": beams(SOURCE, beams=1)[0][:, 0],
+            "beam": beams(SOURCE, beams=3, n_best=3),
+            "beam alone": beams(SOURCE[1:, :3], beams=3, n_best=3),
+        }
     )
 
 
-@pytest.mark.parametrize("kind", OLDER)
+@each(OLDER)
+def test_cached_equals_full(kind):
+    found = computed(kind)[1]
+    for way in ("one by one", "in pieces"):
+        assert_close(found[way][0], found["full"][0], 4e-5)
+        assert_close(found[way][1, :3], found["full"][1, :3], 4e-5)  # after its end, a row reads padding
+
+
+@parametrize_all("kind, precision", OLDER, [precision for precision in PRECISIONS if precision != "float32"])
+def test_cached_equals_full_in_any_precision(kind, precision):
+    model = make(kind, dtype=precision)
+    full, one_by_one = run(lambda: (model(IDS), cached(model, [1] * 5)))
+    assert_close(one_by_one[0], full[0], 4 * TOLERANCE[precision])
+
+
+@each(OLDER)
+def test_padding_changes_nothing_and_each_row_is_on_its_own(kind):
+    found = computed(kind)[1]
+    assert_close(found["longer"][0, :5], found["full"][0])
+    assert_close(found["longer"][1, :3], found["full"][1, :3])
+    assert_close(found["alone"][0], found["full"][1, :3])
+    assert_close(found["without mask"][0], found["full"][0, :1])
+    assert np.isfinite(array(found["beside nothing"])).all()
+    assert_close(found["beside nothing"][0], found["not beside nothing"][0])
+
+
+@each(OLDER)
+def test_a_later_token_changes_nothing_before_it(kind):
+    before, after, other = (array(computed(kind)[1][name]) for name in ("full", "later", "other source"))
+    assert_close(after[:, :3], before[:, :3], 1e-6)
+    assert np.abs(after[:, 3:] - before[:, 3:]).max() > 1e-4
+    assert np.abs(other[0, 0] - before[0, 0]).max() > 1e-6  # but the whole source is read from the first token on
+
+
+@each(OLDER)
 def test_hypotheses_share_the_memory_of_their_source(kind):
-    model = make(kind)
-
-    def both():
-        several = beam_search(model.start, model.step, SOURCE, 5, beams=3, n_best=3)
-        alone = beam_search(model.start, model.step, SOURCE[1:, :3], 5, beams=3, n_best=3)
-        one = (
-            beam_search(model.start, model.step, SOURCE, 5, beams=1)[0][:, 0],
-            greedy(model.start, model.step, SOURCE, 5),
-        )
-        return several, alone, one
-
-    (ids, scores), (single, single_scores), (beam_of_one, best) = run(both)
+    model, found = computed(kind)
+    assert array(found["a beam of one"]).tolist() == array(found["greedy"]).tolist()
+    (ids, scores), (single, single_scores) = found["beam"], found["beam alone"]
     assert array(ids[1:]).tolist() == array(single).tolist()
     assert_close(scores[1:], single_scores, 1e-4)
-    assert array(beam_of_one).tolist() == array(best).tolist()
     # the score of a hypothesis is that of a full pass over it
     hypothesis = array(ids[0, 0]).astype(int)
     length = int((hypothesis > 0).sum())
-    shifted = np.concatenate([[1], hypothesis[: length - 1]])[None]
-    log_shares = array(keras.ops.log_softmax(run(lambda: model({"source": SOURCE[:1], "target": shifted}))))[0]
+    target = np.concatenate([[1], hypothesis[: length - 1]])[None]
+    log_shares = array(keras.ops.log_softmax(run(lambda: model({"source": SOURCE[:1], "target": target}))))[0]
     assert_close(log_shares[np.arange(length), hypothesis[:length]].sum() / length**0.6, scores[0, 0], 1e-4)
 
 
-def test_all_kinds_decide_together_and_draw():
-    together = Ensemble([make(kind) for kind in KINDS])
-    alone = Ensemble([make("gnmt")] * 2)
-    drawn, found = run(
+def test_different_kinds_decide_together_and_draw():
+    together, alone = Ensemble([make(kind) for kind in ("transformer", "bahdanau", "conv")]), make("rnn")
+    twins = Ensemble([alone, alone])
+    drawn, found, of_twins, expected = run(
         lambda: (
             sample(together.start, together.step, SOURCE, 4, top_k=1),
             greedy(together.start, together.step, SOURCE, 4),
+            greedy(twins.start, twins.step, SOURCE, 4),
+            greedy(alone.start, alone.step, SOURCE, 4),
         )
     )
     assert array(drawn).tolist() == array(found).tolist()
-    expected = run(lambda: greedy(alone.models[0].start, alone.models[0].step, SOURCE, 4))
-    assert array(run(lambda: greedy(alone.start, alone.step, SOURCE, 4))).tolist() == array(expected).tolist()
+    assert array(of_twins).tolist() == array(expected).tolist()
 
 
-@pytest.mark.parametrize("kind", OLDER)
+@each(OLDER, quick=("bahdanau", "conv"))
 def test_saved_and_loaded(kind, tmp_path):
     model = make(kind, target_vocab_size=9, tied_output=False, name="mine")
     model.metadata = {"step": 3}
@@ -160,7 +181,7 @@ def test_saved_and_loaded(kind, tmp_path):
     assert_close(run(lambda: twin(ids)), run(lambda: model(ids)), 1e-6)
 
 
-@pytest.mark.parametrize("kind", ATTENTIVE)
+@each(ATTENTIVE, quick=("luong", "conv"))
 def test_attention_to_the_source_is_recorded(kind):
     model = make(kind)
     with record_attention() as maps:
@@ -181,13 +202,14 @@ def test_without_attention_there_is_no_coverage(kind):
         model.step_and_attention(TARGET[:, :1], 0, model.start(SOURCE, 5))
 
 
-@pytest.mark.parametrize("kind", OLDER)
+@each(OLDER, quick=("rnn", "bahdanau", "conv"))
 def test_a_model_learns_from_its_source(kind):
     rng = np.random.default_rng(0)
     source = np.concatenate([rng.integers(3, SIZE, (64, 3)), np.full((64, 1), 2)], axis=1)
     inputs = {"source": source, "target": np.concatenate([np.ones((64, 1), int), source[:, :2]], axis=1)}
     model = KINDS[kind](SIZE, dropout=0.0)
-    model.compile(keras.optimizers.Adam(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.01), loss, jit_compile=BACKEND == "jax")
     losses = model.fit(inputs, source[:, :3], batch_size=64, epochs=60, verbose=0).history["loss"]
     assert losses[-1] < 0.6 * losses[0]  # without the source, the best is log 8 = 2.08 and no less
 
@@ -202,7 +224,7 @@ def test_every_weight_takes_part(kind):
     assert [path for path in same if "key/bias" not in path] == []  # which adds the same to all scores of a query
 
 
-@pytest.mark.parametrize("kind", OLDER)
+@each(OLDER, quick=("rnn", "bahdanau", "conv", "bytenet"))
 @IN_TENSORFLOW
 def test_exports_say_what_the_model_says(kind, tmp_path, one_width):
     translator = Translator(spread(KINDS[kind](BYTES.vocab_size), 0.3), BYTES, beams=2, max_length=24)
