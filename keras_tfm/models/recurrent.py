@@ -94,9 +94,7 @@ class RecurrentEncoder(MaskedLayer):
         for number, directions in enumerate(self.layers):
             before, x = x, self.dropouts[number](x)
             found = [over_tokens(layer, x, mask, backwards=bool(n)) for n, layer in enumerate(directions)]
-            x, last = (
-                parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-1) for parts in zip(*found, strict=True)
-            )
+            x, last = (ops.concatenate(parts, axis=-1) for parts in zip(*found, strict=True))
             x = x + before if self.residual and number else x
         return self.dropouts[-1](ops.expand_dims(last, 1) if self.summary else x)
 
@@ -132,11 +130,8 @@ class RecurrentDecoder(MaskedLayer):
     ):
         super().__init__(**kwargs)
         layer, policy = CELLS[one_of("cell", cell, CELLS)], self.dtype_policy
-        self.units, self.residual, numbers = (
-            positive("units", units),
-            residual,
-            range(positive("num_layers", num_layers)),
-        )
+        self.units, self.residual = positive("units", units), residual
+        numbers = range(positive("num_layers", num_layers))
         options = {"return_sequences": True, "return_state": True, "dtype": policy}
         self.layers = [layer(units, **options, name=f"layer_{number}") for number in numbers]
         self.dropouts = [keras.layers.Dropout(rate("dropout", dropout), dtype=policy) for _ in (*numbers, "output")]
@@ -169,18 +164,23 @@ class RecurrentDecoder(MaskedLayer):
         """The cache before the first token: the "state" of the layers, and what attention needs of the "memory"."""
         self.check_built("make_cache")
         mask = masks.merge(memory, masks.check("memory_mask", memory_mask, ranks=(2,), of=memory))
-        if mask is None:
-            summary = ops.mean(memory, axis=1)
-        else:
-            tokens = ops.cast(mask, memory.dtype)[:, :, None]
-            summary = ops.sum(memory * tokens, axis=1) / ops.maximum(ops.sum(tokens, axis=1), 1)
+        summary = self.mean(memory, mask)
         states = ops.split(self.initial_dense(summary), self.initial_dense.units // self.units, axis=-1)
         structure = [keras.tree.flatten([layer.cell.state_size]) for layer in self.layers]
         state = self.initial_state(keras.tree.pack_sequence_as(structure, states), summary)
         caches = [attention.memory_cache(memory, mask) for attention in self.memory_attentions]
         return {"state": state, **({"memory": caches[0]} if caches else {})}
 
+    def mean(self, memory, mask):
+        """The mean (batch, features) of a memory over its tokens; zeros if there are none."""
+        if mask is None:
+            return ops.mean(memory, axis=1)
+        tokens = ops.cast(mask, "float32")[:, :, None]
+        mean = ops.sum(ops.cast(memory, "float32") * tokens, axis=1) / ops.maximum(ops.sum(tokens, axis=1), 1)
+        return ops.cast(mean, memory.dtype)
+
     def initial_state(self, layers, summary):
+        """The state of the decoder, for those of its layers."""
         return {"layers": layers}
 
     def upper_layers(self, y, context, states):
