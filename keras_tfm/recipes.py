@@ -82,8 +82,8 @@ MODELS = {
     "bytenet": Model(
         (*_CONVOLUTIONAL, "dilations"),
         {
-            "tiny": {"num_layers": 3, "model_dim": 128, "units": 80},
-            "small": {"num_layers": 4, "model_dim": 256, "units": 224},
+            "tiny": {"num_layers": 2, "model_dim": 128, "units": 104},
+            "small": {"num_layers": 3, "model_dim": 256, "units": 272},
             "base": {"num_layers": 6, "model_dim": 512, "units": 352},
         },
     ),
