@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from keras_tfm.progress import Progress
 
 STARTED = time.perf_counter()
+VERDICTS = {True: "supports", None: "supports, but only in part,", False: "corrects"}
 
 
 def fit(title, model, x, y, epochs, batch_size=64, learning_rate=1e-3, loss=None, metrics=(), **options):
@@ -52,7 +53,7 @@ def publish(file, figure, columns, rows, notes, source, found, agrees):
         columns, rows: the table: names of its columns, and a list of values for each row.
         notes, source: a sentence of the notes, word for word, and which notes they are.
         found: one or two sentences that say what was measured.
-        agrees: whether that supports the notes.
+        agrees: whether that supports the notes: True, False, or None for in part.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/lectures"), metavar="FOLDER")
@@ -64,7 +65,7 @@ def publish(file, figure, columns, rows, notes, source, found, agrees):
     for row in (columns, *cells):
         print("  ".join(value.rjust(width) for value, width in zip(row, widths, strict=True)))
     print(f"saved {folder / file.stem}.png")
-    print(f"{found}\n{'This supports' if agrees else 'This corrects'} the notes ({source}): “{notes}”")
+    print(f"{found}\nThis {VERDICTS[agrees]} the notes ({source}): “{notes}”")
     result = {"columns": columns, "rows": cells, "notes": notes, "source": source, "found": found, "agrees": agrees}
     result |= {"title": title(file), "code": fingerprint(file), "seconds": time.perf_counter() - STARTED}
     (folder / f"{file.stem}.json").write_text(json.dumps(result, indent=1, ensure_ascii=False))

@@ -70,8 +70,8 @@ def section(file, result):
     text = {name: html.escape(result[name]) for name in ("title", "found", "notes", "source")}
     rows = [f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in result["rows"]]
     head = "".join(f"<th>{html.escape(name)}</th>" for name in result["columns"])
-    verdict = "The notes are right" if result["agrees"] else "The notes need a correction"
-    quote = f"<b>{verdict}</b> ({text['source']}): “{text['notes']}”"
+    verdicts = {True: "The notes are right", None: "The notes are right in part", False: "The notes need a correction"}
+    quote = f"<b>{verdicts[result['agrees']]}</b> ({text['source']}): “{text['notes']}”"
     return f"""<h2 id="{file.stem}">{int(file.stem.split("_")[0])}. {text["title"]}</h2>
 <p><img src="{file.stem}.png" alt="{text["title"]}"></p>
 <p>{text["found"]}</p>
