@@ -63,7 +63,7 @@ def run(argv, prepare=lambda: None):
         what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
         sys.exit(f"keras-tfm: error: {what}{full if error.errno == errno.ENOSPC else ''}")
     except (ValueError, FloatingPointError) as error:
-        sys.exit(f"keras-tfm: error: {flags.in_terms_of_flags(str(error), {*arguments} - {'model'})}")
+        sys.exit(f"keras-tfm: error: {flags.in_terms_of_flags(str(error), arguments)}")
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in extras.PACKAGES:

@@ -115,13 +115,16 @@ def parse(argv):
     return arguments
 
 
-def in_terms_of_flags(message, names=()):
-    """An error message of the library, with the command's flags for options and other `names`.
+def in_terms_of_flags(message, arguments=()):
+    """An error message of the library, with flags for options of `Recipe` and for the command's other arguments.
+
+    The argument "model" is no flag, unless it is an option: it is the folder that other commands than `train` begin with.
 
     >>> in_terms_of_flags("`steps` must be a positive integer. Received: steps=0")
     '--steps must be a positive integer. Received: steps=0'
     """
-    flags = {name: f"--{name}" for name in (*OPTIONS, *names)} | {"folder": "--out", "valid": "--valid_source"}
+    names = {*OPTIONS, *arguments}.difference(["model"] if "model" in arguments else [])
+    flags = {name: f"--{name}" for name in names} | {"folder": "--out", "valid": "--valid_source"}
     return re.sub(r"`(\w+)`", lambda match: flags.get(match[1], match[0]), message)
 
 

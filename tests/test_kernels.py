@@ -22,7 +22,7 @@ from keras import ops
 from keras_tfm import kernels
 from keras_tfm.backend import compiling
 from keras_tfm.layers import FeedForward, MultiHeadSelfAttention
-from keras_tfm.models.transformers import TokenEmbedding
+from keras_tfm.models.encoder_decoder import TokenEmbedding
 from keras_tfm.translator import Translator
 
 OF_FEW = {

@@ -93,8 +93,8 @@ def main():
         "batch norm is hard to use with sequence models",
         "CS 182, Lecture 12, Layer Normalization",
         f"In batches of 2, batch norm ends at a loss of {batch[1]:.2f} ({batch[0]:.2f} in training mode), layer "
-        f"norm at {layer[1]:.2f}. In batches of 32, at {big[1]:.2f} and {found['layer norm', 32][1]:.2f}: it is the small "
-        "batches that hurt, not the different lengths. With "
+        f"norm at {layer[1]:.2f}. In batches of 32, at {big[1]:.2f} and {found['layer norm', 32][1]:.2f}: it suffers "
+        "from small batches, not from different lengths. With "
         f"{TRAINED[-1]} blocks and no warm-up, pre-norm ends at {deep['pre-norm'][-1]:.2f}, post-norm at "
         f"{deep['post-norm'][-1]:.2f}. Residual connections alone do not “prevent the gradients from "
         "getting to large or small” (NLU): with "
