@@ -118,7 +118,7 @@ def parse(argv):
 def in_terms_of_flags(message, arguments=()):
     """An error message of the library, with flags for options of `Recipe` and for the command's other arguments.
 
-    The argument "model" is no flag, unless it is an option: it is the folder that other commands than `train` begin with.
+    An argument "model" is not a flag but a folder, as in all commands except `train`, where it is an option.
 
     >>> in_terms_of_flags("`steps` must be a positive integer. Received: steps=0")
     '--steps must be a positive integer. Received: steps=0'
