@@ -91,6 +91,12 @@ def joined_dense(product, x, layers):
     return outputs
 
 
+def recurrent(layer, x, states):
+    """Runs a recurrent layer of Keras over x (b, t, features) from its states: outputs (b, t, units), new states."""
+    y, *states = layer(x, initial_state=states)
+    return y, states
+
+
 class Kernels(NamedTuple):
     """The functions of a runtime; the defaults suit any."""
 
@@ -103,6 +109,7 @@ class Kernels(NamedTuple):
     log_normaliser: Callable = lambda logits, values, ids: ops.logsumexp(logits, axis=-1, keepdims=True)
     take: Callable = ops.take  # (table, places, axis)
     slice_update: Callable = ops.slice_update  # (x, starts, updates)
+    recurrent: Callable = recurrent  # (layer, x, states)
 
 
 PLAIN = Kernels()

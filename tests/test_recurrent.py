@@ -27,7 +27,7 @@ def test_an_encoder_equals_keras_own_bidirectional_layer(cell):
 
 @pytest.mark.parametrize("backwards", [False, True])
 def test_only_tokens_are_read_wherever_they_are(backwards):
-    layer = keras.layers.LSTM(4, return_sequences=True)
+    layer = keras.layers.LSTM(4, return_sequences=True, return_state=True)
     found, last = over_tokens(layer, X, HOLES, backwards)
     for row, tokens in enumerate(HOLES):
         alone, alone_last = over_tokens(layer, X[row : row + 1, tokens], None, backwards)

@@ -198,4 +198,17 @@ def _take(table, places, axis):
     return tensorflow().gather(table, places, axis=axis)  # without Keras' handling of negative places
 
 
-LITERT = kernels.Kernels(_dense, _logits, _attention, _norm, _top_k, _log_normaliser, _take)
+def _recurrent(layer, x, states):
+    """Keras' loop collects its outputs in a list of tensors, which the runtime reads before it has filled it."""
+    length, kernel = ops.shape(x)[1], kernels.current()
+
+    def step(place, states, outputs):
+        y, states = layer.cell(kernel.take(x, place, axis=1), states)
+        return place + 1, states, kernel.slice_update(outputs, (0, place, 0), y[:, None])
+
+    before = ops.convert_to_tensor(0), states, ops.zeros((ops.shape(x)[0], length, layer.units))
+    _, states, outputs = ops.while_loop(lambda place, *_: place < length, step, before)
+    return outputs, states
+
+
+LITERT = kernels.Kernels(_dense, _logits, _attention, _norm, _top_k, _log_normaliser, _take, recurrent=_recurrent)

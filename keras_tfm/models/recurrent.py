@@ -7,7 +7,7 @@ from that after the last token. Layers that wait for no attention run by the fus
 import keras
 from keras import ops
 
-from keras_tfm import recording
+from keras_tfm import kernels, recording
 from keras_tfm.arguments import check, one_of, positive, rate
 from keras_tfm.kernels import take_each
 from keras_tfm.layers import MultiHeadAttention, masks
@@ -18,6 +18,14 @@ from keras_tfm.recipes import sizes
 CELLS = {"lstm": keras.layers.LSTM, "gru": keras.layers.GRU, "rnn": keras.layers.SimpleRNN}
 
 
+def run_layer(layer, x, states):
+    """Outputs (batch, t, units) of a recurrent layer for x (batch, t, features), and its new states."""
+    if x.shape[1] == 1:  # needs no loop
+        y, states = layer.cell(x[:, 0], states)
+        return y[:, None], states
+    return kernels.current().recurrent(layer, x, states)
+
+
 def over_tokens(layer, x, mask=None, backwards=False):
     """Runs a recurrent layer over the tokens of x (batch, length, features), but not over padding, in either direction.
 
@@ -26,12 +34,13 @@ def over_tokens(layer, x, mask=None, backwards=False):
     Returns:
         (batch, length, units), in the order of `x`, and the output for the token that was last, (batch, units).
     """
+    states = keras.tree.flatten(layer.get_initial_state(ops.shape(x)[0]))
     if mask is None:
-        y = layer(ops.flip(x, axis=1) if backwards else x)
+        y, _ = run_layer(layer, ops.flip(x, axis=1) if backwards else x, states)
         return ops.flip(y, axis=1) if backwards else y, y[:, -1]
     places, count = ops.arange(ops.shape(x)[1]), ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)
     order = ops.argsort(ops.where(mask, -places if backwards else places, places + ops.shape(x)[1]), axis=1)
-    y = layer(take_each(x, order))
+    y, _ = run_layer(layer, take_each(x, order), states)
     last = ops.where(count > 0, take_each(y, ops.maximum(count - 1, 0))[:, 0], 0)
     return ops.where(mask[:, :, None], take_each(y, ops.argsort(order, axis=1)), 0), last
 
@@ -81,7 +90,7 @@ class RecurrentEncoder(MaskedLayer):
         self.layers = []  # the layers of each direction
         for number in numbers:
             names = ("forward", "backward") if number < bidirectional_layers else ("forward",)
-            options = {"return_sequences": True, "dtype": self.dtype_policy}
+            options = {"return_sequences": True, "return_state": True, "dtype": self.dtype_policy}
             self.layers.append([layer(units // len(names), **options, name=f"{name}_{number}") for name in names])
 
     def build(self, x_shape):
@@ -188,7 +197,7 @@ class RecurrentDecoder(MaskedLayer):
         new = []
         for number in range(1, len(self.layers)):
             x = ops.concatenate([self.dropouts[number](y), context], axis=-1)
-            above, *after = self.layers[number](x, initial_state=states[number])
+            above, after = run_layer(self.layers[number], x, states[number])
             y = y + above if self.residual else above
             new.append(after)
         return y, new
@@ -232,7 +241,7 @@ class BottleneckDecoder(RecurrentDecoder):
     def run(self, x, state, memory):
         context = state["context"][:, None]
         context = ops.broadcast_to(context, (*ops.shape(x)[:2], context.shape[-1]))
-        y, *first = self.layers[0](ops.concatenate([x, context], axis=-1), initial_state=state["layers"][0])
+        y, first = run_layer(self.layers[0], ops.concatenate([x, context], axis=-1), state["layers"][0])
         y, others = self.upper_layers(y, context, state["layers"])
         y = self.output_dense(ops.concatenate([y, context, x], axis=-1))
         return y, {**state, "layers": [first, *others]}
