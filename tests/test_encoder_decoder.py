@@ -236,7 +236,7 @@ def test_exports_say_what_the_model_says(kind, tmp_path, one_width):
     assert len({*expected}) > 3
     for form in ("saved_model", "litert"):
         translator.export(tmp_path / form, form)
-    # in a process of their own, which knows nothing of the model; LiteRT again and again, in memory that others have used
+    # in a process of its own, which knows nothing of the model; LiteRT several times, in memory that was used before
     forms = "saved_model", *["litert"] * 12
     loads = [f"print(exported.load({str(tmp_path / form)!r})({texts!r}))" for form in forms]
     program = "\n".join(["from keras_tfm import exported", *loads])
