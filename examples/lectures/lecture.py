@@ -4,6 +4,7 @@ import argparse
 import hashlib
 import json
 import pathlib
+import sys
 import time
 
 import keras
@@ -73,7 +74,10 @@ def publish(file, figure, columns, rows, notes, source, found, agrees):
 
 def stored(*names):
     """Rows of lecture_table.json whose name starts with one of these; benchmarks/lecture_table.py wrote them."""
-    table = json.loads(pathlib.Path(__file__).with_name("lecture_table.json").read_text())
+    path = pathlib.Path(__file__).with_name("lecture_table.json")
+    if not path.exists():
+        sys.exit(f"there is no {path.name} yet: benchmarks/lecture_table.py, on a machine with a GPU, writes it")
+    table = json.loads(path.read_text())
     return {name: row for name, row in table.items() if name.startswith(names)}
 
 
