@@ -199,7 +199,7 @@ def _take(table, places, axis):
 
 
 def _recurrent(layer, x, states):
-    """Keras' loop collects its outputs in a list of tensors, which the runtime reads before it has filled it."""
+    """A loop over a buffer; with Keras' own, over a list of tensors, the runtime's answers vary from load to load."""
     length, kernel = ops.shape(x)[1], kernels.current()
 
     def step(place, states, outputs):
