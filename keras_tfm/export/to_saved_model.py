@@ -9,8 +9,8 @@ Signatures:
         cut (batch,), the number of source tokens that were cut off. A greedy translator has n = 1 and zero scores.
     tokens: ids (batch, length), each row with its end token and zeros after it → ids (batch, length) of the best
         translation. Ids outside the vocabulary are an error.
-    encode: texts (batch,) → embeddings (batch, length, model_dim) of the encoder, that of the first model if there are
-        several, and mask (batch, length).
+    encode: texts (batch,) → embeddings (batch, length, features) of the encoder, that of the first model if there are
+        several, and mask (batch, length). An encoder that summarizes the source returns (batch, 1, features).
 """
 
 import functools

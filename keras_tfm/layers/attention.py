@@ -296,7 +296,7 @@ class MultiHeadAttention(masks.MaskedLayer):
         # One by one: of a joined product, LiteRT would copy both halves element by element.
         (k,), (v,) = self.project(memory, self.key_dense), self.project(memory, self.value_dense)
         cache = {"k": _swapped(k), "v": _swapped(v)}
-        mask = masks.merge(memory, masks.check("memory_mask", memory_mask, ranks=(2,), of=memory))
+        mask = masks.of_memory(memory, memory_mask)
         if mask is None:
             return cache
         # Without this `where`, XLA would move the transposes of keys and values into the decoding loop.

@@ -116,6 +116,11 @@ def check(name, mask, ranks=(2, 3, 4), of=None):
     return mask if dtype == "bool" else ops.not_equal(mask, 0)
 
 
+def of_memory(memory, memory_mask=None):
+    """The mask (batch, key) of a memory that is read step by step: AND of the attached and the given one, or None."""
+    return merge(memory, check("memory_mask", memory_mask, ranks=(2,), of=memory))
+
+
 class MaskedLayer(Layer):
     """A layer that ANDs the masks given by the caller with those that Keras attached to its inputs.
 

@@ -37,7 +37,7 @@ class Convolution(keras.layers.Conv1D):
         self.room = (kernel_size - 1) * dilation_rate
 
     def convolution_op(self, inputs, kernel):
-        """One matrix product, of shifted copies side by side: convolutions with gaps are slow on most machines."""
+        """One matrix product, of shifted copies side by side: all runtimes have it, with and without gaps."""
         (size,), (gap,) = self.kernel_size, self.dilation_rate
         length = ops.shape(inputs)[1] - self.room
         shifted = [inputs[:, n * gap : n * gap + length] for n in range(size)]
@@ -204,7 +204,7 @@ class ConvDecoder(ConvStack):
     def make_cache(self, batch_size, max_length, memory, memory_mask=None, masked=True):
         """The cache before the first token: a window per convolution as "state", and the "memory"."""
         self.check_built("make_cache")
-        mask = masks.merge(memory, masks.check("memory_mask", memory_mask, ranks=(2,), of=memory))
+        mask = masks.of_memory(memory, memory_mask)
         share = 1 / (2 * len(self.convolutions))  # the encoder hears from each attention; less of each, as in the paper
         memory = share * memory + ops.stop_gradient((1 - share) * memory)
         count = ops.ones_like(memory[:, :1, 0], "float32") * ops.cast(ops.shape(memory)[1], "float32")
@@ -213,40 +213,6 @@ class ConvDecoder(ConvStack):
             count = ops.sum(ops.cast(mask, "float32"), axis=1, keepdims=True)
             kept = {"features": memory, "count": count, "mask": mask}
         return {"state": [each.empty_window(batch_size, self.units) for each in self.convolutions], "memory": kept}
-
-
-@keras.saving.register_keras_serializable(package="keras_tfm")
-class ConvS2S(EncoderDecoder):
-    """The convolutional encoder-decoder of https://arxiv.org/abs/1705.03122, like `Transformer` in its inputs, outputs
-    and methods. Unlike the paper's, its weights are not normalized.
-
-    Args:
-        vocab_size, target_vocab_size, model_dim, tied_output, dtype, name: as for `Transformer`; `model_dim` is the
-            width of the embeddings.
-        units: number of channels, by default `model_dim`.
-        num_decoder_layers: number of convolutions of the decoder, if it differs from `num_layers`.
-        **options: `kernel_size`, `num_layers`, `positions`, `max_length` and `dropout` of `ConvEncoder`.
-    """
-
-    def __init__(
-        self,
-        vocab_size,
-        target_vocab_size=None,
-        model_dim=512,
-        units=None,
-        num_decoder_layers=None,
-        tied_output=True,
-        dtype=None,
-        name="conv",
-        **options,
-    ):
-        options = {"positions": "learned", "max_length": 512} | options
-        arguments = {"vocab_size": vocab_size, "target_vocab_size": target_vocab_size, "model_dim": model_dim}
-        arguments |= {"units": units, "num_decoder_layers": num_decoder_layers, "tied_output": tied_output}
-        decoder_layers = {"num_layers": num_decoder_layers} if num_decoder_layers else {}
-        encoder = ConvEncoder(units or model_dim, **options, dtype=dtype, name="encoder")
-        decoder = ConvDecoder(units or model_dim, **options | decoder_layers, dtype=dtype, name="decoder")
-        super().__init__(arguments | {"dtype": dtype, "name": name} | options, encoder, decoder)
 
 
 class ResidualConvolution(keras.layers.Layer):
@@ -369,22 +335,16 @@ class ByteNetDecoder(ByteNetStack):
     def make_cache(self, batch_size, max_length, memory, memory_mask=None, masked=True):
         """The cache before the first token: a window per block as "state", and the "memory"."""
         self.check_built("make_cache")
-        mask = masks.merge(memory, masks.check("memory_mask", memory_mask, ranks=(2,), of=memory))
+        mask = masks.of_memory(memory, memory_mask)
         features = only_tokens(self.memory_dense(memory), mask)
         windows = [block.convolution.empty_window(batch_size, block.units) for block in self.blocks]
         return {"state": windows, "memory": {"features": features}}
 
 
-@keras.saving.register_keras_serializable(package="keras_tfm")
-class ByteNet(EncoderDecoder):
-    """The dilated convolutions of https://arxiv.org/abs/1610.10099, like `Transformer` in inputs, outputs and methods.
+class Convolutional(EncoderDecoder):
+    """What `ConvS2S` and `ByteNet` share: everything except their layers and defaults."""
 
-    Args:
-        vocab_size, target_vocab_size, model_dim, tied_output, dtype, name: as for `Transformer`.
-        units: number of channels of the convolutions, by default half of `model_dim`.
-        num_decoder_layers: number of sets of blocks of the decoder, if it differs from `num_layers`.
-        **options: `kernel_size`, `num_layers`, `dilations` and `dropout` of `ByteNetEncoder`.
-    """
+    Encoder, Decoder, DEFAULTS, SHARE = None, None, {}, 1  # `units` are by default `model_dim // SHARE`
 
     def __init__(
         self,
@@ -395,15 +355,48 @@ class ByteNet(EncoderDecoder):
         num_decoder_layers=None,
         tied_output=True,
         dtype=None,
-        name="bytenet",
+        name=None,
         **options,
     ):
+        options, width = self.DEFAULTS | options, units or model_dim // self.SHARE
         arguments = {"vocab_size": vocab_size, "target_vocab_size": target_vocab_size, "model_dim": model_dim}
         arguments |= {"units": units, "num_decoder_layers": num_decoder_layers, "tied_output": tied_output}
         decoder_layers = {"num_layers": num_decoder_layers} if num_decoder_layers else {}
-        encoder = ByteNetEncoder(units or model_dim // 2, **options, dtype=dtype, name="encoder")
-        decoder = ByteNetDecoder(units or model_dim // 2, **options | decoder_layers, dtype=dtype, name="decoder")
+        encoder = self.Encoder(width, **options, dtype=dtype, name="encoder")
+        decoder = self.Decoder(width, **options | decoder_layers, dtype=dtype, name="decoder")
+        name = name or type(self).__name__.lower()
         super().__init__(arguments | {"dtype": dtype, "name": name} | options, encoder, decoder)
+
+
+@keras.saving.register_keras_serializable(package="keras_tfm")
+class ConvS2S(Convolutional):
+    """The encoder-decoder of https://arxiv.org/abs/1705.03122, like `Transformer` in inputs, outputs and methods.
+
+    Unlike the paper's, its weights are not normalized.
+
+    Args:
+        vocab_size, target_vocab_size, model_dim, tied_output, dtype, name: as for `Transformer`; `model_dim` is the
+            width of the embeddings.
+        units: number of channels, by default `model_dim`.
+        num_decoder_layers: number of convolutions of the decoder, if it differs from `num_layers`.
+        **options: `kernel_size`, `num_layers`, `positions`, `max_length` and `dropout` of `ConvEncoder`.
+    """
+
+    Encoder, Decoder, DEFAULTS = ConvEncoder, ConvDecoder, {"positions": "learned", "max_length": 512}
+
+
+@keras.saving.register_keras_serializable(package="keras_tfm")
+class ByteNet(Convolutional):
+    """The dilated convolutions of https://arxiv.org/abs/1610.10099, like `Transformer` in inputs, outputs and methods.
+
+    Args:
+        vocab_size, target_vocab_size, model_dim, tied_output, dtype, name: as for `Transformer`.
+        units: number of channels of the convolutions, by default half of `model_dim`.
+        num_decoder_layers: number of sets of blocks of the decoder, if it differs from `num_layers`.
+        **options: `kernel_size`, `num_layers`, `dilations` and `dropout` of `ByteNetEncoder`.
+    """
+
+    Encoder, Decoder, SHARE = ByteNetEncoder, ByteNetDecoder, 2
 
 
 def conv(vocab_size, preset=None, **options):
@@ -419,7 +412,7 @@ def conv(vocab_size, preset=None, **options):
     >>> print(model(ids).shape)
     (2, 5, 100)
     """
-    return ConvS2S(vocab_size, **sizes("conv", preset) | options)
+    return ConvS2S(vocab_size, **{"name": "conv"} | sizes("conv", preset) | options)
 
 
 def bytenet(vocab_size, preset=None, **options):

@@ -85,7 +85,7 @@ class EncoderDecoder(SequenceModel):
         self.encoder, self.decoder = encoder, decoder
 
     def encode(self, ids, padded=True):
-        """Features of source ids (batch, length): (batch, length, model_dim). With `padded=False`, no id may be 0."""
+        """What the encoder returns for source ids (batch, length). With `padded=False`, no id may be 0."""
         return self.encoder(embedded(self.source_embedding, ids, padded))
 
     def start(self, sources, max_length, padded=True):

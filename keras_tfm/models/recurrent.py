@@ -172,7 +172,7 @@ class RecurrentDecoder(MaskedLayer):
     def make_cache(self, batch_size, max_length, memory, memory_mask=None, masked=True):
         """The cache before the first token: the "state" of the layers, and what attention needs of the "memory"."""
         self.check_built("make_cache")
-        mask = masks.merge(memory, masks.check("memory_mask", memory_mask, ranks=(2,), of=memory))
+        mask = masks.of_memory(memory, memory_mask)
         summary = self.mean(memory, mask)
         states = ops.split(self.initial_dense(summary), self.initial_dense.units // self.units, axis=-1)
         structure = [keras.tree.flatten([layer.cell.state_size]) for layer in self.layers]

@@ -7,7 +7,7 @@ from keras_tfm.arguments import one_of, positive
 from keras_tfm.layers import TransformerDecoder, TransformerEncoder, masks
 from keras_tfm.models.encoder_decoder import EncoderDecoder, applied, embedded, embedding, id_input
 from keras_tfm.models.sequence import SequenceModel
-from keras_tfm.recipes import PRESETS
+from keras_tfm.recipes import sizes
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
@@ -147,7 +147,7 @@ def transformer(vocab_size, preset=None, **options):
     >>> print(model(ids).shape)
     (2, 5, 100)
     """
-    return Transformer(vocab_size, **_sizes(preset) | options)
+    return Transformer(vocab_size, **sizes("transformer", preset) | options)
 
 
 def encoder_classifier(vocab_size, num_classes, preset=None, **options):
@@ -157,7 +157,7 @@ def encoder_classifier(vocab_size, num_classes, preset=None, **options):
     >>> print(model(ops.ones((2, 7), dtype="int32")).shape)
     (2, 3)
     """
-    return EncoderClassifier(vocab_size, num_classes, **_sizes(preset, "num_decoder_layers") | options)
+    return EncoderClassifier(vocab_size, num_classes, **_without_decoder(preset) | options)
 
 
 def decoder_lm(vocab_size, preset=None, **options):
@@ -167,10 +167,9 @@ def decoder_lm(vocab_size, preset=None, **options):
     >>> print(model(ops.ones((2, 7), dtype="int32")).shape)
     (2, 7, 100)
     """
-    return DecoderLM(vocab_size, **_sizes(preset, "num_decoder_layers") | options)
+    return DecoderLM(vocab_size, **_without_decoder(preset) | options)
 
 
-def _sizes(preset, *without):
-    """The options of a preset, if there is one, except those named."""
-    one_of("preset", preset, (None, *PRESETS))
-    return {name: size for name, size in PRESETS.get(preset, {}).items() if name not in without}
+def _without_decoder(preset):
+    """The sizes of a preset for a model with one stack of blocks."""
+    return {name: size for name, size in sizes("transformer", preset).items() if name != "num_decoder_layers"}
