@@ -58,15 +58,15 @@ def test_a_longer_source_does_not_make_the_context_smaller():
     assert 0.8 < spreads[0] / spreads[1] < 1.25
 
 
-def test_bytenet_reads_zeros_after_the_source():
+def test_bytenet_reads_the_place_of_a_token_and_the_mean():
     decoder = spread(ByteNetDecoder(units=4, num_layers=1, dilations=2))
     memory, x = normal(2, 3, 6), normal(4, 2, 6)
     decoder.build(x.shape, memory.shape)
-    features = decoder.make_cache(2, 4, memory)["memory"]["features"]
-    found = array(run(lambda: decoder.beside(x, features, 2)))
+    memory = decoder.make_cache(2, 4, memory)["memory"]
+    found, place, mean = array(run(lambda: decoder.beside(x, memory, 2))), memory["features"], memory["summary"]
     for row in range(4):  # two rows for each source
-        assert_close(found[row, 0], features[row // 2, 2])
-        assert (found[row, 1] == 0).all()
+        assert_close(found[row, 0], place[row // 2, 2] + mean[row // 2, 0])
+        assert_close(found[row, 1], mean[row // 2, 0])  # beyond the source
 
 
 def test_bytenet_reads_the_whole_source_through_its_dilations():

@@ -121,6 +121,15 @@ def of_memory(memory, memory_mask=None):
     return merge(memory, check("memory_mask", memory_mask, ranks=(2,), of=memory))
 
 
+def mean_of(memory, mask=None):
+    """The mean (batch, features) of a memory (batch, length, features) over its tokens; zeros if there are none."""
+    if mask is None:
+        return ops.mean(memory, axis=1)
+    tokens = ops.cast(mask, "float32")[:, :, None]
+    mean = ops.sum(ops.cast(memory, "float32") * tokens, axis=1) / ops.maximum(ops.sum(tokens, axis=1), 1)
+    return ops.cast(mean, memory.dtype)
+
+
 class MaskedLayer(Layer):
     """A layer that ANDs the masks given by the caller with those that Keras attached to its inputs.
 

@@ -290,7 +290,8 @@ class ByteNetDecoder(ByteNetStack):
     """The decoder of ByteNet, without attention: token `t` reads the memory at place `t`, and those before it.
 
     The paper first stretches the memory to the length that it expects of the target. Here its place `t` is that of
-    source token `t`, and beyond the last token there are zeros. The arguments are those of `ByteNetStack`.
+    source token `t`, with zeros beyond the last one, and each token also reads the mean of the memory, for what lies
+    further ahead. The arguments are those of `ByteNetStack`.
 
     Call arguments:
         x, memory, memory_mask: (batch, length, features), the output of `ByteNetEncoder`, and its mask.
@@ -311,11 +312,13 @@ class ByteNetDecoder(ByteNetStack):
     def build(self, x_shape, memory_shape):
         super().build(x_shape)
         self.memory_dense = keras.layers.Dense(x_shape[-1], dtype=self.dtype_policy, name="memory")
-        self.memory_dense.build(memory_shape)
+        self.summary_dense = keras.layers.Dense(x_shape[-1], dtype=self.dtype_policy, name="summary")
+        for layer in (self.memory_dense, self.summary_dense):
+            layer.build(memory_shape)
 
     def call(self, x, memory=None, mask=None, memory_mask=None, cache=None, start=0, check_room=True):
         given = cache if cache is not None else self.make_cache(ops.shape(x)[0], None, memory, memory_mask)
-        x, windows = self.dropout(x) + self.beside(x, given["memory"]["features"], start), []
+        x, windows = self.dropout(x) + self.beside(x, given["memory"], start), []
         for block, window in zip(self.blocks, given["state"], strict=True):
             y, window = block.convolution.after(window, block.before(x))
             x = block.finish(x, y)
@@ -323,12 +326,13 @@ class ByteNetDecoder(ByteNetStack):
         x = self.norm(x)
         return x if cache is None else (x, {**cache, "state": windows})
 
-    def beside(self, x, features, start):
-        """The features (sources, length, width) beside the tokens of x (rows, t, width), rows a multiple of sources."""
+    def beside(self, x, memory, start):
+        """What the tokens of x (rows, t, width) read of the memory of the sources; rows are a multiple of these."""
+        features = memory["features"]
         (sources, length, width), (rows, t) = ops.shape(features), ops.shape(x)[:2]
         places = ops.arange(t, dtype="int32") + tensors.whole("start", start)
         found = kernels.current().take(features, ops.minimum(places, length - 1), axis=1)
-        found = ops.where((places < length)[:, None], found, 0)
+        found = ops.where((places < length)[:, None], found, 0) + memory["summary"]
         shape = sources, rows // (ops.maximum(sources, 1) if ops.is_tensor(sources) else sources), t, width
         return ops.reshape(ops.broadcast_to(found[:, None], shape), (rows, t, width))
 
@@ -336,9 +340,10 @@ class ByteNetDecoder(ByteNetStack):
         """The cache before the first token: a window per block as "state", and the "memory"."""
         self.check_built("make_cache")
         mask = masks.of_memory(memory, memory_mask)
-        features = only_tokens(self.memory_dense(memory), mask)
+        kept = {"features": only_tokens(self.memory_dense(memory), mask)}
+        kept["summary"] = self.summary_dense(masks.mean_of(memory, mask))[:, None]
         windows = [block.convolution.empty_window(batch_size, block.units) for block in self.blocks]
-        return {"state": windows, "memory": {"features": features}}
+        return {"state": windows, "memory": kept}
 
 
 class Convolutional(EncoderDecoder):

@@ -173,20 +173,12 @@ class RecurrentDecoder(MaskedLayer):
         """The cache before the first token: the "state" of the layers, and what attention needs of the "memory"."""
         self.check_built("make_cache")
         mask = masks.of_memory(memory, memory_mask)
-        summary = self.mean(memory, mask)
+        summary = masks.mean_of(memory, mask)
         states = ops.split(self.initial_dense(summary), self.initial_dense.units // self.units, axis=-1)
         structure = [keras.tree.flatten([layer.cell.state_size]) for layer in self.layers]
         state = self.initial_state(keras.tree.pack_sequence_as(structure, states), summary)
         caches = [attention.memory_cache(memory, mask) for attention in self.memory_attentions]
         return {"state": state, **({"memory": caches[0]} if caches else {})}
-
-    def mean(self, memory, mask):
-        """The mean (batch, features) of a memory over its tokens; zeros if there are none."""
-        if mask is None:
-            return ops.mean(memory, axis=1)
-        tokens = ops.cast(mask, "float32")[:, :, None]
-        mean = ops.sum(ops.cast(memory, "float32") * tokens, axis=1) / ops.maximum(ops.sum(tokens, axis=1), 1)
-        return ops.cast(mean, memory.dtype)
 
     def initial_state(self, layers, summary):
         """The state of the decoder, for those of its layers."""
