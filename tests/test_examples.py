@@ -63,7 +63,7 @@ def test_lectures_run_once_and_fill_a_page(tmp_path):
     program = [sys.executable, EXAMPLES / "lectures" / "run.py", "--out", tmp_path]
     first, again, wrong = (
         subprocess.run([*program, *names], capture_output=True, text=True)
-        for names in (["03_scaling"], ["03_scaling"], ["3"])
+        for names in (["03_scaling"], ["03_scaling", "--markdown"], ["3"])
     )
     assert first.returncode == again.returncode == 0, first.stderr + again.stderr
     assert first.stdout.count("the notes (") == 1
@@ -72,6 +72,7 @@ def test_lectures_run_once_and_fill_a_page(tmp_path):
     page = (tmp_path / "index.html").read_text()
     assert '<img src="03_scaling.png"' in page and (tmp_path / "03_scaling.png").stat().st_size > 5000
     assert page.count("<h2") == 1
+    assert "{#03_scaling}\n\n<p><img" in (tmp_path / "index.md").read_text()
 
 
 @pytest.mark.slow
