@@ -3,13 +3,22 @@ PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
 
-.PHONY: demo lectures test test-tensorflow test-jax test-slow check format clean
+.PHONY: demo docs docs-serve lectures test test-tensorflow test-jax test-slow check format clean
 .DELETE_ON_ERROR:
 
 # `make demo ARGS="--model conv --out runs/conv"` trains another model.
 demo: .venv/installed-demo
 	$(BIN)/keras-tfm train --task dates --out runs/dates --num_layers 2 --dropout 0 --smoothing 0 --schedule cosine \
 		--learning_rate 0.003 --warmup_steps 200 --steps 1400 --steps_per_epoch 200 --batch_tokens 1024 --num_shapes 4 $(ARGS)
+
+# Material for MkDocs prints an announcement at each start unless told not to.
+docs docs-serve: export NO_MKDOCS_2_WARNING = 1
+docs: .venv/installed-docs
+	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python docs/check_links.py site
+
+docs-serve: .venv/installed-docs
+	$(BIN)/mkdocs serve --livereload
 
 # The claims of the lecture notes, measured; the same command resumes. `make lectures ARGS="03_scaling --again"` runs one.
 lectures: .venv/installed-lectures
@@ -45,6 +54,7 @@ clean:
 	rm -rf .venv
 
 .venv/installed-demo: EXTRAS = tensorflow,train
+.venv/installed-docs: EXTRAS = docs
 .venv/installed-lectures: EXTRAS = lectures
 .venv/installed-test: EXTRAS = test
 .venv/installed-test-slow: EXTRAS = test-slow

@@ -1,0 +1,185 @@
+import ast
+import importlib
+import inspect
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+from conftest import eagerly, once
+from test_imports import imported, modules
+
+import keras_tfm
+from keras_tfm import flags
+from keras_tfm.layers import SCORES
+from keras_tfm.layers.positions import SCHEMES
+
+ROOT = pathlib.Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in [ROOT / "README.md", ROOT / "saved_models/README.md", *sorted(DOCS.rglob("*.md"))]
+}
+SLOW = {"docs/guides/onnx.md"}  # which waits half a minute for the converter
+# The pages train on more texts and for longer than the tests do.
+QUICKER = {"50_000": "300"}
+QUICKER['recipe="quick"'] = 'recipe="quick", steps=2, num_layers=1, num_shapes=1, jit_compile=False, verbose=0'
+
+
+def code(page, *languages):
+    """The code of a page in these languages; "" for blocks that name none."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    return "\n".join(block for language, block in blocks if language in languages)
+
+
+def code_pages():
+    for name, page in PAGES.items():
+        if program := code(page, "python"):
+            yield pytest.param(program, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
+
+
+@pytest.fixture
+def same_tables():
+    """Takes back what a page adds to the tables of scores and position schemes."""
+    tables = [(table, dict(table)) for table in (SCORES, SCHEMES)]
+    yield
+    for table, before in tables:
+        table.clear()
+        table.update(before)
+
+
+@once
+@pytest.mark.usefixtures("one_width", "same_tables")
+@pytest.mark.parametrize("program", [*code_pages()])
+def test_the_python_code_of_a_page_runs_and_prints_what_its_comments_say(program, tmp_path, monkeypatch, capsys):
+    (tmp_path / "saved_models").symlink_to(ROOT / "saved_models")
+    monkeypatch.chdir(tmp_path)
+    for slow, quick in QUICKER.items():
+        program = program.replace(slow, quick)
+    with eagerly() if "keras_tfm.train(" in program and ".export(" not in program else monkeypatch.context():
+        exec(compile(program, "page", "exec"), {})
+    printed = capsys.readouterr().out
+    for expected in re.findall(r"^print\(.*\)  # (.*)$", program, re.MULTILINE):
+        beginning = expected.partition(" …")[0]
+        assert beginning in printed, printed
+
+
+def command_lines():
+    for name, page in PAGES.items():
+        lines = code(page, "", "bash").replace("\\\n", " ").splitlines()
+        lines = [line.split("  #")[0].split(" | ")[-1] for line in lines]
+        lines += [code.replace("\n", " ") for code in re.findall(r"`(keras-tfm [^`]* --[^`]*)`", page)]
+        for line in lines:
+            if line.startswith("keras-tfm "):
+                yield pytest.param(line, id=f"{name}: {line}")
+
+
+@once
+@pytest.mark.parametrize("line", [*command_lines()])
+def test_a_command_line_of_a_page_is_understood(line):
+    try:
+        flags.parse(shlex.split(line)[1:])
+    except SystemExit as stop:
+        assert stop.code == 0  # --help
+
+
+@once
+def test_targets_and_files_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    for name, page in PAGES.items():
+        for target in set(re.findall(r"(?:`|^)make ([a-z-]+)", page, re.MULTILINE)):
+            assert re.search(rf"^[a-z -]*\b{target}\b[a-z -]*:", makefile, re.MULTILINE), (name, target)
+        for file in set(re.findall(r"\b(?:examples|benchmarks|docs|tests|keras_tfm)/[\w/-]+(?:\.\w+)*", page)):
+            assert (ROOT / file).exists(), (name, file)
+
+
+@once
+def test_the_readme_is_short():
+    assert len(PAGES["README.md"].splitlines()) < 120
+
+
+def test_a_package_index_has_no_links_into_this_repository():
+    assert all(link.startswith("https://") for link in re.findall(r"\]\((.*?)\)", PAGES["docs/package.md"]))
+    assert "long_description = file: docs/package.md" in (ROOT / "setup.cfg").read_text()
+
+
+# ── the site ──
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site, built without a warning."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0 and run.stdout + run.stderr == ""
+    return folder
+
+
+def faults(folder):
+    return subprocess.run([sys.executable, DOCS / "check_links.py", folder], capture_output=True, text=True).stderr
+
+
+@once
+@pytest.mark.xdist_group("site")
+def test_links_lead_somewhere_and_nothing_comes_from_another_host(site):
+    assert faults(site) == ""
+
+
+@once
+def test_broken_links_are_found(tmp_path):
+    (tmp_path / "a.html").write_text(
+        '<a href="b.html">1</a> <a href="#c">2</a> <a href="/a.html">3</a> <a href="a.html">'
+    )
+    (tmp_path / "d.html").write_text('<script src="https://example.com/x.js"></script> <a href="https://example.com">')
+    assert [line.split(" ")[1] for line in faults(tmp_path).splitlines()] == [
+        "#c",
+        "/a.html",
+        "b.html",
+        "https://example.com/x.js",
+    ]
+
+
+def public_names():
+    """What `keras_tfm` calls public: its modules, with the classes and functions that they define and document."""
+    for name in keras_tfm._MODULES:
+        module = importlib.import_module(f"keras_tfm.{name}")
+        exports = name in ("layers", "models")  # whose public names are those that `__init__.py` imports
+        for member, value in vars(module).items():
+            defined = inspect.isroutine(value) or inspect.isclass(value)
+            own = defined and value.__module__ == module.__name__ and value.__doc__
+            if not member.startswith("_") and (own or exports and not inspect.ismodule(value)):
+                yield f"keras_tfm.{name}.{member}"
+    yield from (f"keras_tfm.layers.masks.{name}" for name in ("padding", "causal", "window", "segments", "combine"))
+
+
+@once
+@pytest.mark.xdist_group("site")
+def test_every_public_name_is_in_the_api(site):
+    pages = "".join(path.read_text() for path in (site / "api").rglob("*.html"))
+    missing = {*public_names()} - {*re.findall(r'id="(keras_tfm[\w.]+)"', pages)}
+    assert not missing
+    assert not [name for name in keras_tfm._NAMES if f"<code>keras_tfm.{name}</code>" not in pages]
+
+
+@once
+def test_the_features_can_be_called_as_the_table_says():
+    names = {name.rpartition(".")[2] for name in public_names()} | {*keras_tfm._NAMES}
+    calls = re.findall(r"`(\w+\(.*?)`", PAGES["docs/features.md"])
+    assert len(calls) > 20
+    for call in calls:
+        assert ast.parse(call.replace("…", "*rest")) and re.match(r"\w+", call)[0] in names, call
+
+
+@once
+def test_the_picture_of_the_house_is_true():
+    picture = (DOCS / "house.svg").read_text()
+    floors = {name: int(y) for y, name in re.findall(r'class="module" [^>]*y="(\d+)"[^>]*>(\w+)<', picture)}
+    for file in modules():
+        own = file.relative_to(pathlib.Path(keras_tfm.__file__).parent).with_suffix("").parts[0]
+        for path in imported(file):
+            assert floors[path[0]] >= floors[own], (own, path)
