@@ -17,6 +17,7 @@ from keras_tfm.progress import Progress
 from keras_tfm.tasks import TASKS
 
 CHUNK = 512  # lines that are translated and written together
+EXAMPLES = 12  # texts to click on in an exported page
 
 # An export is compared with the model on these, unless other texts are given.
 SENTENCES = ["a dog runs over the grass .", "two men in hats play chess", "3 de mayo de 2023", "4. Juli 1990", "x"]
@@ -255,17 +256,21 @@ def plot(model, text, layer, mean, out):
     print(f"{text} → {translation}\nwrote {out}")
 
 
-def export(model, format, out, precision, texts, **options):
+def export(model, format, out, precision, texts, title, runtime, **options):
     """Exports a translator and compares it with the model, see `keras-tfm export --help`."""
     os.environ["KERAS_BACKEND"] = "tensorflow"
     check_model(model, exports=False)
     exported.check_precision(format, precision)
     extras.require(*exported.RUNNERS[format].packages, *["tf2onnx"] * (format == "onnx"))
+    page = {"title": title, "runtime": runtime}
+    if format == "web":
+        extras.npm_files(runtime)
+        page["examples"] = list(itertools.islice(_lines([texts]), EXAMPLES)) if texts else None
     texts = list(_lines([texts])) if texts else SENTENCES
     exported.NewFolder(out)  # raises an error if it must not be replaced
     translator = load_translator(model, **{"max_length": 128, **options})
     print(f"writing {out} and comparing it with the model, which takes a minute or two …", file=sys.stderr)
-    verdict = translator.export(out, format, precision, compare_on=texts)
+    verdict = translator.export(out, format, precision, compare_on=texts, **page)
     print(f"wrote {out}: {verdict}")
 
 

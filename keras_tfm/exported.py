@@ -2,6 +2,7 @@
 
     SavedModelTranslator     needs tensorflow and tensorflow-text
     LiteRTTranslator         needs ai-edge-litert
+    WebTranslator            needs ai-edge-litert
     CTranslate2Translator    needs ctranslate2
     ONNXTranslator           needs onnxruntime
 
@@ -38,8 +39,8 @@ class Runner:
     """
 
     # Subclasses set the name of their format, a file that only this format has, the packages that run it, and the
-    # precisions that it may have; they define `_translate(texts, bar)`, which translates strings that are not blank and
-    # counts them with `bar.add`.
+    # precisions that it may have, the default first; they define `_translate(texts, bar)`, which translates strings
+    # that are not blank and counts them with `bar.add`.
     form = main = None
     packages, precisions = (), ("float32",)
 
@@ -147,6 +148,16 @@ class LiteRTTranslator(TokenRunner):
             return self.signature(ids=np.array([row], "int32"))["ids"][0]
 
 
+class WebTranslator(LiteRTTranslator):
+    """Runs the model of the web format, as the page does in a browser."""
+
+    form, main = "web", "translator.tflite"
+    precisions = "int8", "float16", "float32"  # visitors download it
+
+    def _best(self, row):
+        return super()._best(row + [PAD] * (self.max_length - len(row)))[0]
+
+
 class CTranslate2Translator(TokenRunner):
     """Runs the CTranslate2 format."""
 
@@ -248,11 +259,14 @@ class ONNXTranslator(TokenRunner):
 
 
 RUNNERS = {
-    runner.form: runner for runner in (SavedModelTranslator, LiteRTTranslator, CTranslate2Translator, ONNXTranslator)
+    runner.form: runner
+    for runner in (SavedModelTranslator, LiteRTTranslator, CTranslate2Translator, ONNXTranslator, WebTranslator)
 }
+PAGE = "index.html", "page.css", "page.js", "map.js", "worker.js", "tokenizer.js"  # of the web format
 # The files that identify an export, and every file that an export may contain.
 MAIN = {runner.main for runner in RUNNERS.values()}
 OWN = MAIN | {"variables", "assets", "fingerprint.pb", "encoder.onnx", "config.json", "translator.json"}
+OWN |= {*PAGE, "runtime"}
 OWN |= {f"{side}_vocabulary.json" for side in ("source", "target", "shared")} | {"source_tokenizer", "target_tokenizer"}
 # `NewFolder(folder)` refuses folders that contain anything else.
 NewFolder = functools.partial(files.NewFolder, main=MAIN, own=OWN)
@@ -266,9 +280,10 @@ def form(folder):
 
 
 def check_precision(format, precision):
-    """Raises an error unless the format exists and its weights may have the precision."""
+    """Returns the precision, or the format's default for None; raises an error if the format does not have it."""
     allowed = RUNNERS[one_of("format", format, RUNNERS)].precisions
-    check("precision", precision, precision in allowed, f"one of {', '.join(allowed)} for {format=}")
+    precision = allowed[0] if precision is None else precision
+    return check("precision", precision, precision in allowed, f"one of {', '.join(allowed)} for {format=}")
 
 
 def load(folder):

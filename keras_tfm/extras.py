@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import pathlib
 
 # Package → what it is required for, and the extra that installs it.
 PACKAGES = {
@@ -18,6 +19,15 @@ PACKAGES = {
     "ctranslate2": ("CTranslate2 exports", "ctranslate2"),
     "onnxruntime": ("running ONNX files", "onnx"),
     "tf2onnx": ("writing ONNX files", "onnx"),
+}
+
+# What `keras_tfm.export.to_web` copies into a page, from these packages of npm; a browser loads one of the two .wasm.
+NPM_PACKAGES = {"@litertjs/core": "2.5.3", "@litertjs/wasm-utils": "2.5.3"}
+NPM_FILES = {"litert.js": "@litertjs/core/dist/index.js", "wasm-utils.js": "@litertjs/wasm-utils/dist/index.js"}
+NPM_FILES |= {
+    name: f"@litertjs/core/wasm/{name}"
+    for name in ("litert_wasm_internal.js", "litert_wasm_internal.wasm")
+    + ("litert_wasm_compat_internal.js", "litert_wasm_compat_internal.wasm")
 }
 
 
@@ -45,3 +55,16 @@ def missing(name):
     package = name.partition(".")[0]
     purpose, extra = PACKAGES[package]
     return ModuleNotFoundError(f"{package} is required for {purpose}: pip install 'keras_tfm[{extra}]'", name=package)
+
+
+def npm_files(folder=None):
+    """The files of LiteRT.js in a folder that npm installed into, by default node_modules: {name: path}."""
+    folder = pathlib.Path("node_modules" if folder is None else folder)
+    for file in NPM_FILES.values():
+        if not (folder / file).is_file():
+            packages = " ".join(f"{name}@{version}" for name, version in NPM_PACKAGES.items())
+            raise ValueError(
+                "`runtime` must be a folder that contains LiteRT.js, such as the node_modules that "
+                f"`npm install --no-package-lock {packages}` makes. Received: {folder}, without {file}"
+            )
+    return {name: folder / file for name, file in NPM_FILES.items()}

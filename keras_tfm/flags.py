@@ -74,10 +74,14 @@ ARGUMENTS = {
         "--out": {**PATH, "required": True, "help": "folder to write; an earlier export there is replaced"},
         "--precision": {
             "choices": ("float32", "float16", "int8"),
-            "default": "float32",
-            "help": "precision of the weights (default: %(default)s)",
+            "help": "precision of the weights (default: int8 for web, float32 for all others)",
         },
-        "--texts": {**PATH, "help": "sentences to compare on, one per line (default: five sentences)"},
+        "--texts": {
+            **PATH,
+            "help": "sentences to compare on, one per line (default: five sentences); a page shows the first twelve",
+        },
+        "--title": {"help": "title of a page (default: Translator)"},
+        "--runtime": {**PATH, "help": "folder with LiteRT.js, for a page (default: node_modules)"},
     },
     "finish": {
         "model": {**PATH, "help": "folder of the run"},

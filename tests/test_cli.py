@@ -295,6 +295,11 @@ def test_what_can_be_known_at_once_is_said_before_keras_is_imported(folder, tmp_
         ("export no/such --format onnx --out x", "`model` must be a folder"),
         ("export MODEL --format litert --out {here}", "--out must be new, empty or an earlier export"),
         ("export MODEL --format onnx --out x --precision int8", "--precision must be one of float32 for format='onnx'"),
+        (
+            "export MODEL --format web --out y",
+            "npm install --no-package-lock @litertjs/core@2.5.3 @litertjs/wasm-utils@",
+        ),
+        ("export MODEL --format web --out y --runtime x", "--runtime must be a folder that contains LiteRT.js"),
         ("export MODEL --format onnx --out x --texts no/such", "no/such: there is no such file"),
         ("finish .", "must be the folder of a run"),
         ("info .", "contains no run, no saved translator and no export"),

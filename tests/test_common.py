@@ -25,7 +25,7 @@ def test_other_backends_say_where_to_export(tmp_path):
 def test_a_quantized_model_is_refused_where_its_weights_would_be_misread(tmp_path):
     translator = small_translator("bytes")
     translator.models[0].quantize("int8")
-    for form in ("litert", "ctranslate2"):
+    for form in ("litert", "ctranslate2", "web"):
         with pytest.raises(ValueError, match="`translator` must have models that are not quantized.*Int8"):
             translator.export(tmp_path / "export", form)
 
@@ -37,6 +37,17 @@ def test_a_quantized_model_is_refused_where_its_weights_would_be_misread(tmp_pat
         ("onnx", {"precision": "int8"}, "`precision` must be one of float32 for format='onnx'. Received: .*int8"),
         ("litert", {"precision": "int4"}, "`precision` must be one of float32, float16, int8 for format='litert'. Rec"),
         ("litert", {"n_best": 2}, "`n_best` must be None for format='litert'.* Received: n_best=2"),
+        (
+            "litert",
+            {"title": "Dates"},
+            "`title` must be None for format='litert', which has no page. Received: .*Dates",
+        ),
+        ("web", {"examples": "a text"}, "`examples` must be a list of strings. Received: examples='a text'"),
+        (
+            "web",
+            {"runtime": "no/such"},
+            "`runtime` must be a folder that contains LiteRT.js.* Received: no/such, without",
+        ),
         ("saved_model", {"max_length": 0}, "`max_length` must be a positive integer"),
     ],
 )

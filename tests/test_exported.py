@@ -16,13 +16,14 @@ import pytest
 from conftest import BYTES, IN_TENSORFLOW, TEXTS, small_translator
 from test_text import damages
 
-from keras_tfm import exported, files, text
+from keras_tfm import exported, extras, files, text
 from keras_tfm.translator import Translator
 
 pytestmark = [IN_TENSORFLOW, pytest.mark.xdist_group("exported")]  # one export of each form for all
 
-FORMS = ["saved_model", "litert", "ctranslate2", "onnx"]
+FORMS = ["saved_model", "litert", "ctranslate2", "onnx", "web"]
 NEEDS = {"ctranslate2": "ctranslate2", "onnx": "tf2onnx", "litert": "ai_edge_litert", "saved_model": "tensorflow_text"}
+NEEDS["web"] = NEEDS["litert"]
 EVERY_FORM = pytest.mark.parametrize("form", FORMS)
 
 
@@ -51,7 +52,16 @@ def shared_export(form):
         pytest.skip(f"{NEEDS[form]} is not installed")
     folder = pathlib.Path(root().name, form)
     if not folder.exists():
-        shared_translator().export(folder, form)
+        options = {"runtime": empty_runtime(pathlib.Path(root().name, "node_modules"))} if form == "web" else {}
+        shared_translator().export(folder, form, "float32", **options)
+    return folder
+
+
+def empty_runtime(folder):
+    """A folder with the file names of LiteRT.js, which only a browser runs."""
+    for name, file in extras.NPM_FILES.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text('import {} from "@litertjs/wasm-utils";' if name == "litert.js" else name)
     return folder
 
 
@@ -189,7 +199,7 @@ for content in ("old", "new"):
 
 def test_a_folder_of_something_else(tmp_path):
     assert exported.form(tmp_path) is None and exported.form(tmp_path / "none") is None
-    with pytest.raises(FileNotFoundError, match="must contain one of model.bin, model.tflite, saved_model.pb, step"):
+    with pytest.raises(FileNotFoundError, match="must contain one of model.bin, model.tflite, saved_model.pb, st"):
         exported.load(tmp_path)
 
 

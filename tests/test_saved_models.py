@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from conftest import IN_TENSORFLOW, once
+from test_exported import empty_runtime
 from test_to_saved_model import ask
 
 from keras_tfm import cli, export, exported, files, tasks
@@ -145,5 +146,6 @@ def test_every_form_says_what_the_model_says(beams, tmp_path):
     assert translator.target_tokenizer.decode([[ids[name] for name in row] for row in answers]) == expected
     translator.export(tmp_path / "onnx", "onnx")
     assert by_ids(RUN_ONNX, translator, texts, tmp_path / "onnx", beams) == expected
+    translator.export(tmp_path / "web", "web", "float32", runtime=empty_runtime(tmp_path / "node_modules"))
     for form in exported.RUNNERS:
         assert exported.load(tmp_path / ("float32" if form == "litert" else form))([*texts, " "]) == [*expected, ""]

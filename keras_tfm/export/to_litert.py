@@ -25,23 +25,29 @@ MOST_SOUGHT = 16  # up to this many, finding columns to drop takes less time tha
 
 def write(translator, folder, settings):
     """Writes a LiteRT file; see `keras_tfm.export.export`."""
-    tf, graphs = tensorflow(), _Graphs(translator, settings)
+    graphs = Graphs(translator, settings)
     ids = ([1, None], "int32", "ids")
     signatures = {"translate": graph_of(graphs.translate, ids), "encode": graph_of(graphs.encode, ids)}
     outputs = signatures["encode"].get_concrete_function().structured_outputs
     caches = [(x.shape, x.dtype, name) for name, x in sorted(outputs.items(), key=lambda item: int(item[0][6:]))]
     step_inputs = ([1, 1], "int32", "tokens"), ([1], "int32", "position"), *caches
     signatures["decode_step"] = graph_of(graphs.decode_step, *step_inputs)
+    (folder / "model.tflite").write_bytes(converted(signatures, settings["precision"]))
+
+
+def converted(signatures, precision):
+    """The content of a LiteRT file with these signatures, {name: graph}."""
+    tf = tensorflow()
     with tempfile.TemporaryDirectory() as saved:
         tf.saved_model.save(tf.Module(), saved, signatures=signatures)
         converter = tf.lite.TFLiteConverter.from_saved_model(saved, signature_keys=list(signatures))
-        if (types := PRECISIONS[settings["precision"]]) is not None:
+        if (types := PRECISIONS[precision]) is not None:
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
             converter.target_spec.supported_types = [getattr(tf, word) for word in types]
-        (folder / "model.tflite").write_bytes(_shared_buffers(converter.convert()))
+        return _shared_buffers(converter.convert())
 
 
-class _Graphs:
+class Graphs:
     """The functions behind the signatures. Weights are constants: Keras variables would be left out of the file."""
 
     def __init__(self, translator, settings):
@@ -67,16 +73,16 @@ class _Graphs:
     def translate(self, ids):
         n, max_length = None if self.translator.beams == 1 else 1, self.settings["max_length"]
         with self.tracing():
-            return {"ids": self.translator.search(_not_negative(ids), max_length, n, padded=False)[0][:, 0]}
+            return {"ids": self.translator.search(not_negative(ids), max_length, n, padded=False)[0][:, 0]}
 
     def encode(self, ids):
         with self.tracing():
-            return _named(self.start(_not_negative(ids), self.settings["longest"]))
+            return _named(self.start(not_negative(ids), self.settings["longest"]))
 
     def decode_step(self, tokens, position, *cache):
         with self.tracing():
             cache = keras.tree.pack_sequence_as(self.structure, list(cache))
-            logits, cache = self.step(_not_negative(tokens), position[0], cache)
+            logits, cache = self.step(not_negative(tokens), position[0], cache)
             return {"logits": logits[:, -1], **_named(cache)}
 
 
@@ -84,7 +90,7 @@ def _named(cache):
     return {f"cache_{number}": x for number, x in enumerate(keras.tree.flatten(cache))}
 
 
-def _not_negative(ids):
+def not_negative(ids):
     """Ids with negative ones replaced by a number that is too high: the runtime checks only that end of a table."""
     return ops.where(ids < 0, 2**31 - 1, ids)
 

@@ -1,0 +1,108 @@
+const FONT = "system-ui, sans-serif";
+
+/** An attention map on a canvas, whose cells can be read with the mouse, by touch and with the arrow keys. */
+export class AttentionMap {
+  /** `say(text)` is called with the weight of the cell that was chosen. */
+  constructor(canvas, say) {
+    Object.assign(this, { canvas, say, rows: [], columns: [], weights: [], cell: null });
+    canvas.addEventListener("pointermove", (event) => this.#point(event));
+    canvas.addEventListener("pointerdown", (event) => this.#point(event));
+    canvas.addEventListener("pointerleave", () => this.#choose(null));
+    canvas.addEventListener("keydown", (event) => this.#step(event));
+    new ResizeObserver(() => this.draw()).observe(canvas.parentElement);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+  }
+
+  /** Shows weights[row][column] with labels for both. */
+  show(rows, columns, weights) {
+    Object.assign(this, { rows, columns, weights, cell: null });
+    this.say("");
+    this.draw();
+  }
+
+  draw() {
+    const { canvas, rows, columns, weights } = this;
+    const room = canvas.parentElement.clientWidth;
+    if (!rows.length || !room) return;
+    const context = canvas.getContext("2d");
+    const font = (size) => (context.font = `${size}px ${FONT}`);
+    font(13);
+    const widest = (labels) => Math.min(Math.max(...labels.map((label) => context.measureText(label).width)), 130);
+    this.left = Math.ceil(widest(rows)) + 10;
+    const letters = columns.slice(0, -1).every((label) => [...label].length === 1); // the last one is the end token
+    this.size = Math.min(Math.max((room - this.left - 1) / columns.length, letters ? 12 : 18), 34);
+    const turned = (label) => context.measureText(label).width > this.size;
+    this.top = columns.some(turned) ? Math.ceil(widest(columns)) + 10 : 24;
+    const [width, height] = [this.left + this.size * columns.length, this.top + this.size * rows.length];
+    const scale = window.devicePixelRatio || 1;
+    canvas.width = Math.ceil(width * scale);
+    canvas.height = Math.ceil(height * scale);
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+    context.scale(scale, scale);
+    const style = getComputedStyle(canvas);
+    const colour = (name) => style.getPropertyValue(name).trim();
+    const [ink, faint, accent, empty] = ["--ink", "--faint", "--accent", "--cell"].map(colour);
+    font(Math.min(13, this.size));
+    context.textBaseline = "middle";
+    const chosen = (axis, n) => this.cell && this.cell[axis] === n;
+    rows.forEach((label, row) => {
+      context.fillStyle = chosen("row", row) ? ink : faint;
+      context.textAlign = "right";
+      context.fillText(label, this.left - 6, this.top + this.size * (row + 0.5), 130);
+    });
+    columns.forEach((label, column) => {
+      context.fillStyle = chosen("column", column) ? ink : faint;
+      context.save();
+      context.translate(this.left + this.size * (column + 0.5), this.top - (turned(label) ? 6 : 11));
+      if (turned(label)) context.rotate(-Math.PI / 2);
+      context.textAlign = turned(label) ? "left" : "center";
+      context.fillText(label, 0, 0, 130);
+      context.restore();
+    });
+    const gap = this.size > 15 ? 1 : 0.5;
+    weights.forEach((line, row) =>
+      columns.forEach((_, column) => {
+        const place = [this.left + this.size * column, this.top + this.size * row, this.size - gap, this.size - gap];
+        context.fillStyle = empty;
+        context.fillRect(...place);
+        context.fillStyle = accent;
+        context.globalAlpha = Math.min(Math.max(line[column], 0), 1);
+        context.fillRect(...place);
+        context.globalAlpha = 1;
+      }),
+    );
+    if (this.cell) {
+      context.strokeStyle = ink;
+      context.lineWidth = 2;
+      const { row, column } = this.cell;
+      context.strokeRect(this.left + this.size * column, this.top + this.size * row, this.size - gap, this.size - gap);
+    }
+  }
+
+  #point(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const column = Math.floor((event.clientX - box.left - this.left) / this.size);
+    const row = Math.floor((event.clientY - box.top - this.top) / this.size);
+    const inside = row >= 0 && row < this.rows.length && column >= 0 && column < this.columns.length;
+    this.#choose(inside ? { row, column } : null);
+  }
+
+  #step(event) {
+    const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+    if (!steps[event.key] || !this.rows.length) return;
+    event.preventDefault();
+    const { row, column } = this.cell ?? { row: 0, column: 0 };
+    const [down, right] = this.cell ? steps[event.key] : [0, 0];
+    const within = (n, count) => Math.min(Math.max(n, 0), count - 1);
+    this.#choose({ row: within(row + down, this.rows.length), column: within(column + right, this.columns.length) });
+  }
+
+  #choose(cell) {
+    if (cell?.row === this.cell?.row && cell?.column === this.cell?.column) return;
+    this.cell = cell;
+    const weight = cell && this.weights[cell.row][cell.column];
+    this.say(cell ? `“${this.rows[cell.row]}” → “${this.columns[cell.column]}”: ${(100 * weight).toFixed(1)} %` : "");
+    this.draw();
+  }
+}

@@ -1,0 +1,104 @@
+// Runs the model away from the page. A classic worker, since LiteRT.js calls `importScripts`, which modules do not have.
+"use strict";
+
+const [START, END] = [1, 2];
+// What Python's `str.strip` leaves over.
+const INK = /[^\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]/;
+
+class Translator {
+  static async load() {
+    const runtime = new URL("runtime/", self.location.href).href;
+    // The runtime logs everything as an error.
+    const printErr = (line) => (/^(INFO|WARNING)/.test(line) ? console.debug : console.error)(line);
+    self.Module = { locateFile: (name) => runtime + name, printErr };
+    const [litert, { loadTokenizer }, settings] = await Promise.all([
+      import("./runtime/litert.js"),
+      import("./tokenizer.js"),
+      file("translator.json").then((bytes) => JSON.parse(new TextDecoder().decode(bytes))),
+    ]);
+    const [content, source, target] = await Promise.all([
+      file("translator.tflite"),
+      loadTokenizer((name) => file(`source_tokenizer/${name}`)),
+      loadTokenizer((name) => file(`target_tokenizer/${name}`)),
+      litert.loadLiteRt(runtime),
+    ]);
+    const model = await litert.loadAndCompile(content, { accelerator: "wasm" });
+    const translator = new Translator(litert.Tensor, model, settings, source, target);
+    await translator.#run("translate", { ids: [[END], settings.max_length] }); // lets the browser compile
+    return translator;
+  }
+
+  constructor(Tensor, model, settings, source, target) {
+    Object.assign(this, { Tensor, model, settings, source, target, row: [], found: [] });
+  }
+
+  /** The best translations of a text, the number of tokens, how many of them were cut off, and the time it took. */
+  async translate(text) {
+    const begin = performance.now();
+    const ids = INK.test(text) ? this.source.encode(text) : [];
+    const room = this.settings.max_length - 1;
+    this.row = ids.length ? [...ids.slice(0, room), END] : [];
+    this.found = [];
+    let scores = [0];
+    if (ids.length) {
+      const outputs = await this.#run("translate", { ids: [this.row, this.settings.max_length] });
+      const size = this.settings.longest;
+      scores = Array.from(outputs.scores).filter((score) => score > -1e8); // lower: no hypothesis
+      this.found = scores.map((_, n) => Array.from(outputs.ids.slice(n * size, n * size + outputs.lengths[n])));
+    }
+    const hypotheses = this.found.map((row, n) => ({ text: this.target.decode(row), score: scores[n] }));
+    const cut = Math.max(ids.length - room, 0);
+    return { hypotheses, tokens: ids.length, cut, milliseconds: performance.now() - begin };
+  }
+
+  /** What each token of a hypothesis attends to: labels of rows and columns, and weights by head, row and column. */
+  async attend(number) {
+    const rows = this.found[number];
+    const { max_length: width, longest, heads } = this.settings;
+    const target = [[START, ...rows.slice(0, -1)], longest];
+    const { weights } = await this.#run("attention", { source: [this.row, width], target });
+    const count = heads.reduce((a, b) => a + b, 0);
+    const maps = Array.from({ length: count }, (_, head) =>
+      rows.map((_, row) => weights.slice((head * longest + row) * width, (head * longest + row) * width + this.row.length)),
+    );
+    const labels = (tokenizer, ids) => ids.map((id) => tokenizer.label(id));
+    return { rows: labels(this.target, rows), columns: labels(this.source, this.row), maps };
+  }
+
+  /** Runs a signature; each input is a list of ids and the width to pad it to. */
+  async #run(name, inputs) {
+    const tensors = {};
+    for (const [key, [ids, width]] of Object.entries(inputs)) {
+      const padded = new Int32Array(width);
+      padded.set(ids);
+      tensors[key] = new this.Tensor(padded, [1, width]);
+    }
+    const outputs = await this.model.run(name, tensors);
+    const arrays = {};
+    for (const [key, tensor] of Object.entries(outputs)) {
+      arrays[key] = await tensor.data();
+      tensor.delete();
+    }
+    Object.values(tensors).forEach((tensor) => tensor.delete());
+    return arrays;
+  }
+}
+
+async function file(name) {
+  const response = await fetch(name);
+  if (!response.ok) throw new Error(`${name}: the server answered ${response.status} ${response.statusText}`);
+  return new Uint8Array(await response.arrayBuffer());
+}
+
+const loading = Translator.load();
+
+// Each message is { method, argument }; the answer has a `result` or an `error`.
+self.onmessage = async ({ data: { method, argument } }) => {
+  try {
+    const translator = await loading;
+    const result = method === "settings" ? translator.settings : await translator[method](argument);
+    self.postMessage({ result });
+  } catch (error) {
+    self.postMessage({ error: error?.message ?? String(error) });
+  }
+};
