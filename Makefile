@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
 
-.PHONY: demo docs docs-serve lectures test test-tensorflow test-jax test-slow check format clean
+.PHONY: demo docs docs-serve playground lectures test test-tensorflow test-jax test-slow check format clean
 .DELETE_ON_ERROR:
 
 # `make demo ARGS="--model conv --out runs/conv"` trains another model.
@@ -15,10 +15,21 @@ demo: .venv/installed-demo
 docs docs-serve: export NO_MKDOCS_2_WARNING = 1
 docs: .venv/installed-docs
 	$(BIN)/mkdocs build --strict --quiet
+	$(MAKE) playground
 	$(BIN)/python docs/check_links.py site
 
 docs-serve: .venv/installed-docs
 	$(BIN)/mkdocs serve --livereload
+
+# The date translator as a page. MkDocs empties the folder of the site, so this comes after it.
+playground: .venv/installed-playground node_modules/.package-lock.json
+	$(BIN)/keras-tfm export keras_tfm/shipped/dates --format web --max_length 64 --title "Dates in ten languages" \
+		--texts examples/dates.txt --out site/playground
+
+# LiteRT.js, which pages run.
+node_modules/.package-lock.json: package.json
+	npm install --no-package-lock --no-audit --no-fund
+	touch $@
 
 # The claims of the lecture notes, measured; the same command resumes. `make lectures ARGS="03_scaling --again"` runs one.
 lectures: .venv/installed-lectures
@@ -37,7 +48,8 @@ test-tensorflow test-jax: test-%: .venv/installed-test
 # What runs on PyTorch: layers, models, decoding, training.
 TORCH := masks positions attention blocks stacks base transformers sequence recording decoding training batches runs \
 	translator pipeline
-test-slow: .venv/installed-test-slow
+# The tests in a browser need Chromium and LiteRT.js, and are skipped without them.
+test-slow: .venv/installed-test-slow $(if $(shell command -v npm),node_modules/.package-lock.json)
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -m slow $(ARGS)
 	KERAS_BACKEND=jax $(BIN)/python -m pytest -m slow $(ARGS)
 	KERAS_BACKEND=torch $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" $(TORCH:%=tests/test_%.py)
@@ -55,6 +67,7 @@ clean:
 
 .venv/installed-demo: EXTRAS = tensorflow,train
 .venv/installed-docs: EXTRAS = docs
+.venv/installed-playground: EXTRAS = tensorflow,litert
 .venv/installed-lectures: EXTRAS = lectures
 .venv/installed-test: EXTRAS = test
 .venv/installed-test-slow: EXTRAS = test-slow

@@ -117,6 +117,8 @@ def site(tmp_path_factory):
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert run.returncode == 0 and run.stdout + run.stderr == ""
+    (folder / "playground").mkdir()
+    (folder / "playground/index.html").touch()  # `make docs` adds it
     return folder
 
 
