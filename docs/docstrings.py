@@ -1,8 +1,11 @@
-"""Turns docstrings into Markdown for the API pages: sections become lists, examples become code blocks."""
+"""Turns docstrings into Markdown for the API pages: sections become lists, examples code blocks, options a table."""
 
+import dataclasses
 import re
 
 import griffe
+
+from keras_tfm.recipes import Recipe
 
 SECTION = re.compile(r"(Args|Call arguments|Attributes|Returns|Signatures):")
 ITEM = re.compile(r"    ((?:\*{0,2}\w+(?:, )?)+): (.*)")
@@ -27,7 +30,32 @@ def markdown(docstring):
     return EXAMPLE.sub(r"```pycon\n\1\n```", "\n".join(lines))
 
 
+def options():
+    """A table of the options of `Recipe`."""
+    yield "\n\n| option | default | |\n| --- | --- | --- |"
+    for field in dataclasses.fields(Recipe):
+        text, allowed = field.metadata["help"], field.metadata["allowed"]
+        words = f": {', '.join(f'`{word!r}`' for word in allowed)}" if isinstance(allowed, tuple) else ""
+        yield f"| `{field.name}` | `{field.default!r}` | {text}{words} |"
+
+
+def described(module):
+    """The module, and all modules, classes and functions in it that have a docstring."""
+    yield from [module] * bool(module.docstring)
+    for member in module.members.values():
+        if not member.is_alias:
+            yield from described(member)
+
+
 class Docstrings(griffe.Extension):
-    def on_object(self, *, obj, **_):
-        if obj.docstring:
-            obj.docstring.value = markdown(obj.docstring.value)
+    def on_package(self, *, pkg, **_):
+        objects = [*described(pkg)]
+        paths = {one.name: one.path for one in objects if one.is_class}
+        link = '<autoref optional identifier="{}"><code>{}</code></autoref>'  # a link if the class is on a page
+        for one in objects:
+            text = markdown(one.docstring.value)
+            for name in paths.keys() & {*re.findall(r"`([A-Z]\w+)`", text)} - {one.name}:
+                text = text.replace(f"`{name}`", link.format(paths[name], name))
+            if one.path == "keras_tfm.recipes.Recipe":
+                text += "\n".join(options())
+            one.docstring.value = text
