@@ -97,6 +97,17 @@ def test_targets_and_files_exist():
 
 
 @once
+@pytest.mark.parametrize("name", ["README.md", "saved_models/README.md"])
+def test_links_into_the_repository_lead_somewhere(name):
+    for link in re.findall(r"\]\((?!https://)(.*?)\)", PAGES[name]):
+        path, _, part = link.partition("#")
+        target = (ROOT / name).parent / path
+        assert target.exists(), link
+        headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE) if part else []
+        assert not part or part in [heading.lower().replace(" ", "-") for heading in headings], link
+
+
+@once
 def test_the_readme_is_short():
     assert len(PAGES["README.md"].splitlines()) < 120
 
