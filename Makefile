@@ -14,7 +14,7 @@ demo: .venv/installed-demo
 # Material for MkDocs prints an announcement at each start unless told not to.
 docs docs-serve: export NO_MKDOCS_2_WARNING = 1
 docs: .venv/installed-docs
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/mkdocs build --strict
 	$(MAKE) playground
 	$(BIN)/python docs/check_links.py site
 
@@ -28,7 +28,7 @@ playground: .venv/installed-playground node_modules/.package-lock.json
 
 # LiteRT.js, which pages run.
 node_modules/.package-lock.json: package.json
-	npm install --no-package-lock --no-audit --no-fund
+	npm install --no-package-lock --no-audit --no-fund --loglevel=error
 	touch $@
 
 # The claims of the lecture notes, measured; the same command resumes. `make lectures ARGS="03_scaling --again"` runs one.
@@ -75,5 +75,5 @@ clean:
 .venv/installed-%: setup.cfg pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install -q --upgrade pip
-	$(BIN)/pip install -q -e '.[$(EXTRAS)]'
+	$(BIN)/pip install -qq -e '.[$(EXTRAS)]'
 	touch $@
