@@ -78,6 +78,23 @@ def test_attention_is_that_of_the_model():
 
 
 @pytest.mark.slow
+def test_the_amount_of_padding_changes_nothing(tmp_path):
+    ours, runtime = small_translator("bpe", beams=3), empty_runtime(tmp_path / "node_modules")
+    (ids,) = ours.source_tokenizer.encode(["two cats run"])
+    found = []
+    for width in (24, 60):
+        ours.export(tmp_path / "site", "web", "int8", max_length=width, runtime=runtime)
+        run = signatures(tmp_path / "site")
+        answer = run["translate"](ids=padded([*ids, END], width))
+        (row,), length = answer["ids"][0, :1], int(answer["lengths"][0, 0])
+        target = padded([START, *row[: length - 1]], ours.longest(width))
+        weights = run["attention"](source=padded([*ids, END], width), target=target)["weights"]
+        found.append((row[:length], answer["scores"], weights[:, :length, : len(ids) + 1]))
+    for one, other in zip(*found, strict=True):
+        assert np.array_equal(one, other)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "build, sizes",
     [

@@ -31,8 +31,9 @@ export class AttentionMap {
     this.left = Math.ceil(widest(rows)) + 10;
     const letters = columns.slice(0, -1).every((label) => [...label].length === 1); // the last one is the end token
     this.size = Math.min(Math.max((room - this.left - 1) / columns.length, letters ? 12 : 18), 34);
-    const turned = (label) => context.measureText(label).width > this.size;
-    this.top = columns.some(turned) ? Math.ceil(widest(columns)) + 10 : 24;
+    const crowded = columns.some((label) => context.measureText(label).width > this.size);
+    const turned = (label) => crowded && [...label].length > 1;
+    this.top = crowded ? Math.ceil(widest(columns)) + 10 : 24;
     const [width, height] = [this.left + this.size * columns.length, this.top + this.size * rows.length];
     const scale = window.devicePixelRatio || 1;
     canvas.width = Math.ceil(width * scale);

@@ -11,17 +11,16 @@ class Translator {
     // The runtime logs everything as an error.
     const printErr = (line) => (/^(INFO|WARNING)/.test(line) ? console.debug : console.error)(line);
     self.Module = { locateFile: (name) => runtime + name, printErr };
-    const [litert, { loadTokenizer }, settings] = await Promise.all([
-      import("./runtime/litert.js"),
-      import("./tokenizer.js"),
+    const [litert, { loadTokenizer }] = await Promise.all([import("./runtime/litert.js"), import("./tokenizer.js")]);
+    const tokenizer = (side) => loadTokenizer((name) => file(`${side}_tokenizer/${name}`));
+    const [settings, content, source] = await Promise.all([
       file("translator.json").then((bytes) => JSON.parse(new TextDecoder().decode(bytes))),
-    ]);
-    const [content, source, target] = await Promise.all([
       file("translator.tflite"),
-      loadTokenizer((name) => file(`source_tokenizer/${name}`)),
-      loadTokenizer((name) => file(`target_tokenizer/${name}`)),
+      tokenizer("source"),
       litert.loadLiteRt(runtime),
     ]);
+    const checksum = (side) => settings.files[`${side}_tokenizer/tokenizer.json`];
+    const target = checksum("source") === checksum("target") ? source : await tokenizer("target");
     const model = await litert.loadAndCompile(content, { accelerator: "wasm" });
     const translator = new Translator(litert.Tensor, model, settings, source, target);
     await translator.#run("translate", { ids: [[END], settings.max_length] }); // lets the browser compile
