@@ -112,6 +112,13 @@ def test_the_readme_is_short():
     assert len(PAGES["README.md"].splitlines()) < 120
 
 
+@once
+def test_the_figures_of_the_front_page_are_those_of_the_benchmarks():
+    figures = re.findall(r"\*\*(.*?)\*\*", PAGES["docs/index.md"])
+    assert len(figures) == 3
+    assert all(figure in PAGES[page] for figure in figures for page in ("README.md", "docs/benchmarks.md"))
+
+
 def test_a_package_index_has_no_links_into_this_repository():
     assert all(link.startswith("https://") for link in re.findall(r"\]\((.*?)\)", PAGES["docs/package.md"]))
     assert "long_description = file: docs/package.md" in (ROOT / "setup.cfg").read_text()
