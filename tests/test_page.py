@@ -44,6 +44,8 @@ MODELS = {
     "without bytes": ("char", {"byte_fallback": False, "remove_extra_whitespaces": True}),
 }
 
+QUICK = {"bpe", "unigram", "char", "word", "SentencePiece's defaults"}
+
 
 @functools.cache
 def texts():
@@ -72,7 +74,9 @@ def run_javascript(folder, texts, rows):
     return json.loads(run.stdout)
 
 
-@pytest.mark.parametrize("name", [*MODELS, "bytes"])
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MODELS] + ["bytes"]
+)
 def test_javascript_tokenizes_as_python_does(name, tmp_path):
     if name == "bytes":
         tokenizer = ByteTokenizer()

@@ -5,6 +5,7 @@ import http.server
 import importlib.util
 import json
 import pathlib
+import re
 import shutil
 import threading
 import time
@@ -240,7 +241,9 @@ def test_dates_are_translated_as_by_the_runners_in_python(page, site):
 
 
 @pytest.mark.slow
-def test_the_page_shows_hypotheses_and_their_attention(page, site):
+def test_the_page_shows_hypotheses_and_their_attention(page):
+    from selenium import webdriver
+
     text = "Mittwoch, 3. Mai 2023"
     assert page.translate(text) == "2023-05-03"
     hypotheses = page.driver.execute_script(
@@ -269,6 +272,12 @@ def test_the_page_shows_hypotheses_and_their_attention(page, site):
     assert len(shares) == len(text) + 1 and abs(sum(shares) - 100) < 2
     assert all(cell.startswith("“5” → “") for cell in weights) and weights[-1].startswith("“5” → “end”")
     assert sum(shares[text.index("Mai") : text.index("Mai") + 3]) > 50
+    canvas = page.driver.find_element("id", "map")
+    page.driver.execute_script("arguments[0].scrollIntoView({ block: 'center' })", canvas)
+    webdriver.ActionChains(page.driver).move_to_element(canvas).perform()
+    assert re.fullmatch(r"“.” → “.”: [\d.]+ %", page.text("weight"))
+    webdriver.ActionChains(page.driver).move_by_offset(0, -canvas.size["height"] // 2 - 9).perform()
+    assert page.text("weight") == ""
 
 
 @pytest.mark.slow
@@ -312,7 +321,7 @@ def test_a_page_says_what_is_missing(name, site, tmp_path):
     (tmp_path / "site" / name).unlink()
     page = Page(tmp_path / "site", tmp_path / "profile")
     try:
-        assert page.text("status").startswith("The translator does not work in this browser: ")
+        assert page.text("status").startswith("The translator failed: ")
     finally:
         page.close()
 

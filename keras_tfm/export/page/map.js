@@ -7,7 +7,8 @@ export class AttentionMap {
     Object.assign(this, { canvas, say, rows: [], columns: [], weights: [], cell: null });
     canvas.addEventListener("pointermove", (event) => this.#point(event));
     canvas.addEventListener("pointerdown", (event) => this.#point(event));
-    canvas.addEventListener("pointerleave", () => this.#choose(null));
+    // A finger that is lifted leaves too, and what it chose stays.
+    canvas.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && this.#choose(null));
     canvas.addEventListener("keydown", (event) => this.#step(event));
     new ResizeObserver(() => this.draw()).observe(canvas.parentElement);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());

@@ -20,7 +20,7 @@ function ask(method, argument) {
 function fail(error) {
   status.hidden = false;
   status.className = "problem";
-  status.textContent = `The translator does not work in this browser: ${error.message}`;
+  status.textContent = `The translator failed: ${error.message}`;
   throw error;
 }
 

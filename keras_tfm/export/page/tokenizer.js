@@ -254,9 +254,9 @@ export class SentencePieceTokenizer {
     }
     const result = [];
     for (let end = letters.length; end > 0; end = starts[end]) {
-      result.unshift(letters.slice(starts[end], end).join(""));
+      result.push(letters.slice(starts[end], end).join(""));
     }
-    return result;
+    return result.reverse();
   }
 }
 
