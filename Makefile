@@ -22,7 +22,7 @@ docs-serve: .venv/installed-docs
 	$(BIN)/mkdocs serve --livereload
 
 # The date translator as a page. MkDocs empties the folder of the site, so this comes after it.
-playground: .venv/installed-playground node_modules/.package-lock.json
+playground: .venv/installed-docs node_modules/.package-lock.json
 	$(BIN)/keras-tfm export keras_tfm/shipped/dates --format web --max_length 64 --title "Dates in ten languages" \
 		--texts examples/dates.txt --out site/playground
 
@@ -66,8 +66,7 @@ clean:
 	rm -rf .venv
 
 .venv/installed-demo: EXTRAS = tensorflow,train
-.venv/installed-docs: EXTRAS = docs
-.venv/installed-playground: EXTRAS = tensorflow,litert
+.venv/installed-docs: EXTRAS = docs,litert,tensorflow
 .venv/installed-lectures: EXTRAS = lectures
 .venv/installed-test: EXTRAS = test
 .venv/installed-test-slow: EXTRAS = test-slow
