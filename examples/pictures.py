@@ -1,4 +1,4 @@
-"""Three pictures for a first look at the Transformer, written as PNG files; needs matplotlib.
+"""Three pictures for a first look at the Transformer, written as PNG files; needs the extra `plot`.
 
 python examples/pictures.py [--out runs/pictures]
 
@@ -19,7 +19,6 @@ from keras_tfm.training import SCHEDULES
 
 def mask_map(mask, path):
     """Plots a mask (query, key); dark cells may be attended to."""
-    mask = np.asarray(mask)
     figure = Figure(figsize=(1.5 + 0.3 * mask.shape[1], 1.2 + 0.3 * mask.shape[0]), layout="constrained")
     axis = figure.subplots()
     axis.pcolormesh(mask, cmap="Blues", vmin=0, vmax=1.4, edgecolors="white", linewidth=1)
@@ -34,11 +33,9 @@ def mask_map(mask, path):
 
 def position_curves(encoding, path):
     """Plots a position encoding (length, dim): all of it as a map, and a few features as curves."""
-    encoding = np.asarray(encoding)
     figure = Figure(figsize=(10, 3.4), layout="constrained")
     everything, some = figure.subplots(1, 2)
-    limit = np.abs(encoding).max()
-    image = everything.imshow(encoding.T, cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto")
+    image = everything.imshow(encoding.T, cmap="RdBu", vmin=-1, vmax=1, aspect="auto")
     everything.set(xlabel="position", ylabel="feature")
     figure.colorbar(image, ax=everything)
     for feature in (0, encoding.shape[1] // 8, encoding.shape[1] // 4, encoding.shape[1] // 2):
@@ -50,7 +47,7 @@ def position_curves(encoding, path):
     figure.savefig(path, dpi=150)
 
 
-def schedule_curve(schedules, steps, path):
+def schedule_curves(schedules, steps, path):
     """Plots the learning rate by step; `schedules` is a dict of Keras schedules by name."""
     figure = Figure(figsize=(5.5, 3.2), layout="constrained")
     axis = figure.subplots()
@@ -69,10 +66,9 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/pictures"), metavar="FOLDER")
     folder = parser.parse_args().out
     folder.mkdir(parents=True, exist_ok=True)
-    mask_map(masks.causal(8, 8)[0], folder / "mask.png")
-    position_curves(sinusoids(np.arange(60), 32), folder / "positions.png")
-    schedules = {name: make(0.002, 100, 1000) for name, make in SCHEDULES.items()}
-    schedule_curve(schedules, 1000, folder / "schedule.png")
+    mask_map(np.array(masks.causal(8, 8)[0]), folder / "mask.png")
+    position_curves(np.array(sinusoids(np.arange(60), 32)), folder / "positions.png")
+    schedule_curves({name: make(0.002, 100, 1000) for name, make in SCHEDULES.items()}, 1000, folder / "schedule.png")
     print(f"wrote mask.png, positions.png and schedule.png to {folder}")
 
 
