@@ -24,11 +24,8 @@ PACKAGES = {
 # What `keras_tfm.export.to_web` copies into a page, from these packages of npm; a browser loads one of the two .wasm.
 NPM_PACKAGES = {"@litertjs/core": "2.5.3", "@litertjs/wasm-utils": "2.5.3"}
 NPM_FILES = {"litert.js": "@litertjs/core/dist/index.js", "wasm-utils.js": "@litertjs/wasm-utils/dist/index.js"}
-NPM_FILES |= {
-    name: f"@litertjs/core/wasm/{name}"
-    for name in ("litert_wasm_internal.js", "litert_wasm_internal.wasm")
-    + ("litert_wasm_compat_internal.js", "litert_wasm_compat_internal.wasm")
-}
+WASM = ("litert_wasm_internal", "litert_wasm_compat_internal")
+NPM_FILES |= {f"{name}.{kind}": f"@litertjs/core/wasm/{name}.{kind}" for name in WASM for kind in ("js", "wasm")}
 
 
 def load(name):

@@ -19,8 +19,13 @@ from keras_tfm.arguments import check, positive
 from keras_tfm.export import to_ctranslate2, to_litert, to_onnx, to_saved_model, to_web
 
 # Format → module that writes it; each has the function `write(translator, folder, settings)`.
-FORMATS = {"saved_model": to_saved_model, "litert": to_litert, "ctranslate2": to_ctranslate2, "onnx": to_onnx}
-FORMATS["web"] = to_web
+FORMATS = {
+    "saved_model": to_saved_model,
+    "litert": to_litert,
+    "ctranslate2": to_ctranslate2,
+    "onnx": to_onnx,
+    "web": to_web,
+}
 
 
 def export(
