@@ -1,9 +1,10 @@
-"""Draws docs/attention.svg: what the package's date translator reads for each character that it writes.
+"""Draws what the package's date translator reads for each character that it writes.
 
-KERAS_BACKEND=tensorflow python docs/attention_svg.py
+python docs/attention_svg.py docs/attention.svg
 """
 
 import pathlib
+import sys
 
 from keras_tfm import Translator, record_attention
 from keras_tfm.batches import model_inputs, padded
@@ -15,7 +16,7 @@ STYLE = "text{font:600 24px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu S
 STYLE += "path{fill:none;stroke-linecap:round}"
 
 
-def main():
+def main(path):
     translator = Translator.load(beams=1, max_length=64)
     (target,) = translator([SOURCE])
     source_ids, target_ids = translator.source_tokenizer.encode([SOURCE, target])
@@ -48,8 +49,8 @@ def main():
         *shapes,
         "</svg>",
     ]
-    pathlib.Path(__file__).with_name("attention.svg").write_text("\n".join(parts) + "\n")
+    pathlib.Path(path).write_text("\n".join(parts) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

@@ -197,6 +197,18 @@ def test_the_features_can_be_called_as_the_table_says():
 
 
 @once
+@pytest.mark.slow
+def test_the_picture_of_attention_is_that_of_the_shipped_model(tmp_path):
+    program = [sys.executable, DOCS / "attention_svg.py", tmp_path / "new.svg"]
+    assert subprocess.run(program, capture_output=True).returncode == 0
+    drawn, kept = (
+        [re.findall(r"[MC ](\d+)", line) for line in path.read_text().splitlines()]
+        for path in (tmp_path / "new.svg", DOCS / "attention.svg")
+    )
+    assert drawn == kept  # the same lines; their widths may differ by rounding
+
+
+@once
 def test_the_picture_of_the_house_is_true():
     picture = (DOCS / "house.svg").read_text()
     floors = {name: int(y) for y, name in re.findall(r'class="module" [^>]*y="(\d+)"[^>]*>(\w+)<', picture)}
