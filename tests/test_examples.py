@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import runpy
 import subprocess
 import sys
 
@@ -56,6 +57,7 @@ def test_classify(tmp_path):
         assert labels[:2] == ["de", "pt"] and {*labels} <= {"de", "en", "es", "fr", "it", "nl", "pl", "pt"}
 
 
+@pytest.mark.slow
 @once
 def test_classify_refuses_a_text_without_a_label(tmp_path):
     (tmp_path / "bad.tsv").write_text("a text\tits label\nanother text\n")
@@ -118,9 +120,10 @@ def test_minimum_risk():
 
 
 @once
-def test_pictures(tmp_path):
+def test_pictures(monkeypatch, tmp_path):
     pytest.importorskip("matplotlib")
-    assert start("pictures", "--out", tmp_path).returncode == 0
+    monkeypatch.setattr(sys, "argv", ["pictures.py", "--out", str(tmp_path)])
+    runpy.run_path(EXAMPLES / "pictures.py", run_name="__main__")  # in this process, which is quicker
     assert {file.name for file in tmp_path.iterdir()} == {"mask.png", "positions.png", "schedule.png"}
     assert all(file.stat().st_size > 5000 for file in tmp_path.iterdir())
 
