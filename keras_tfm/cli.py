@@ -274,6 +274,16 @@ def export(model, format, out, precision, texts, title, runtime, **options):
     print(f"wrote {out}: {verdict}")
 
 
+def import_(folder, out):
+    """Writes a translator of another package as one of this package, see `keras-tfm import --help`."""
+    extras.require("safetensors", "sentencepiece")
+    from keras_tfm.convert.marian import from_marian
+
+    translator = from_marian(folder)
+    translator.save(out)
+    print(f"wrote {out}: {translator.models[0].count_params():,} parameters")
+
+
 def info(model):
     """Prints what a folder contains, see `keras-tfm info --help`."""
     from keras_tfm.information import describe
@@ -295,4 +305,5 @@ def _checksums(path):
     return [files.checksum(path) for path in paths if path.is_file()]
 
 
-COMMANDS = {command.__name__: command for command in (train, translate, evaluate, plot, export, finish, info)}
+COMMANDS = (train, translate, evaluate, plot, export, import_, finish, info)
+COMMANDS = {command.__name__.rstrip("_"): command for command in COMMANDS}

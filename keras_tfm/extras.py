@@ -17,6 +17,7 @@ PACKAGES = {
     "tensorflow_text": ("SavedModels and tokenizers inside a TensorFlow graph", "text"),
     "ai_edge_litert": ("running LiteRT files", "litert"),
     "ctranslate2": ("CTranslate2 exports", "ctranslate2"),
+    "safetensors": ("checkpoints of Hugging Face", "huggingface"),
     "onnxruntime": ("running ONNX files", "onnx"),
     "tf2onnx": ("writing ONNX files", "onnx"),
 }

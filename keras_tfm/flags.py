@@ -31,6 +31,7 @@ COMMANDS = {
     "evaluate": "score a translator: BLEU, chrF, exact match, perplexity, speed",
     "plot": "plot what each token of a translation attends to",
     "export": "export a translator to ship, and compare it with the model",
+    "import": "read a translator of OPUS-MT (Marian) that is stored in Hugging Face's format",
     "finish": "write model.keras of an interrupted run, from what it has saved",
     "info": "describe a run, a saved translator or an export",
 }
@@ -82,6 +83,10 @@ ARGUMENTS = {
         },
         "--title": {"help": "title of a page (default: Translator)"},
         "--runtime": {**PATH, "help": "folder with LiteRT.js, for a page (default: node_modules)"},
+    },
+    "import": {
+        "folder": {**PATH, "help": "folder with config.json, model.safetensors, vocab.json, source.spm and target.spm"},
+        "--out": {**PATH, "required": True, "help": "folder to write, for `keras-tfm translate`, `export` and others"},
     },
     "finish": {
         "model": {**PATH, "help": "folder of the run"},

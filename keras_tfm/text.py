@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import pathlib
+import re
 import tempfile
 import warnings
 
@@ -145,6 +146,89 @@ class SentencePieceTokenizer(Tokenizer):
             return cls((folder / "sentencepiece.model").read_bytes())
 
 
+class MarianTokenizer(Tokenizer):
+    """Splits text with a SentencePiece model whose pieces have the ids of another vocabulary, as Marian's models do.
+
+    A text may start with a language code such as ">>fra<<", which is one token.
+
+    Args:
+        model: the bytes of the SentencePiece model.
+        vocabulary: the pieces with ids 4, 5, …; others are unknown.
+
+    >>> model = train_tokenizer(["a b c d"], kind="char", vocab_size=300).model
+    >>> MarianTokenizer(model, [">>fra<<", "a", "▁", "b"]).encode([">>fra<<a b", "a c"])
+    [[4, 5, 6, 7], [5, 6, 3]]
+    """
+
+    CODE = "^>>.*?<<"
+
+    def __init__(self, model, vocabulary):
+        self.model, self.vocabulary = model, list(vocabulary)
+        self.processor = extras.load("sentencepiece").SentencePieceProcessor(model_proto=model)
+        self.vocab_size = len(SPECIALS) + len(self.vocabulary)
+        self._ids = {piece: number for number, piece in enumerate(self.vocabulary, len(SPECIALS))}
+        self._starts_with_space = self.processor.encode("a", out_type=str)[0].startswith("▁")
+        self.bytes = [b""] * len(SPECIALS) + [_bytes_of(piece) for piece in self.vocabulary]
+
+    def _encode(self, texts):
+        return [[self._ids.get(piece, UNKNOWN) for piece in self._pieces(text)] for text in texts]
+
+    def _decode(self, ids):
+        text = b"".join(self.bytes[i] for i in ids).decode("utf-8", "replace")
+        return text.removeprefix(" ") if self._starts_with_space else text
+
+    def _pieces(self, text):
+        codes = re.findall(self.CODE, text, re.DOTALL)  # at most one
+        return codes + self.processor.encode(text.removeprefix("".join(codes)), out_type=str)
+
+    def pieces(self, text):
+        return self._pieces(*_clean([text]))
+
+    def in_graph(self):
+        return _MarianInGraph(self)
+
+    def save(self, folder):
+        (folder / "sentencepiece.model").write_bytes(self.model)
+        files.write_json(folder / "vocabulary.json", {"pieces": self.vocabulary})
+
+    @classmethod
+    def load(cls, folder):
+        vocabulary = files.read_json(folder / "vocabulary.json", required=("pieces",))["pieces"]
+        with files.reading(folder / "sentencepiece.model"):
+            return cls((folder / "sentencepiece.model").read_bytes(), vocabulary)
+
+
+def _bytes_of(piece):
+    """What a piece of SentencePiece stands for."""
+    byte = re.fullmatch("<0x([0-9A-F]{2})>", piece)
+    return bytes.fromhex(byte[1]) if byte else piece.replace("▁", " ").encode()
+
+
+class _MarianInGraph:
+    def __init__(self, tokenizer):
+        import tensorflow as tf
+
+        self.tf, self.tokenizer = tf, tokenizer
+        self.splitter = extras.load("tensorflow_text").SentencepieceTokenizer(tokenizer.model, out_type=tf.string)
+        ids = range(len(SPECIALS), tokenizer.vocab_size)
+        pairs = tf.lookup.KeyValueTensorInitializer(tokenizer.vocabulary, list(ids), "string", "int32")
+        self.table = tf.lookup.StaticHashTable(pairs, UNKNOWN)
+
+    def tokenize(self, texts):
+        tf, pattern = self.tf, f"(?s)({MarianTokenizer.CODE}).*"
+        has_code = tf.strings.regex_full_match(texts, pattern)
+        codes = tf.where(has_code, tf.strings.regex_replace(texts, pattern, r"\1"), "")
+        rest = tf.strings.substr(texts, tf.strings.length(codes), tf.strings.length(texts))
+        codes = tf.RaggedTensor.from_row_lengths(tf.boolean_mask(codes, has_code), tf.cast(has_code, "int64"))
+        return tf.ragged.map_flat_values(self.table.lookup, tf.concat([codes, self.splitter.tokenize(rest)], axis=1))
+
+    def detokenize(self, ids):
+        tf = self.tf
+        joined = tf.strings.reduce_join(tf.gather(tf.constant(self.tokenizer.bytes), ids), axis=-1)
+        joined = tf.strings.unicode_transcode(joined, "UTF-8", "UTF-8", errors="replace")
+        return tf.strings.regex_replace(joined, "^ ", "") if self.tokenizer._starts_with_space else joined
+
+
 class ByteTokenizer(Tokenizer):
     """Uses each UTF-8 byte as a token: nothing to train and nothing unknown, but long sequences.
 
@@ -267,7 +351,7 @@ class _KerasHubInGraph:
         return self.tokenizer.detokenize(self.keep(ids, ids >= len(SPECIALS)) - len(SPECIALS))
 
 
-TOKENIZERS = {cls.__name__: cls for cls in (SentencePieceTokenizer, ByteTokenizer, KerasHubTokenizer)}
+TOKENIZERS = {cls.__name__: cls for cls in (SentencePieceTokenizer, MarianTokenizer, ByteTokenizer, KerasHubTokenizer)}
 
 # All files that tokenizers write, the vocabularies by keras-hub.
 OWN = {"tokenizer.json", "sentencepiece.model", "keras_hub.json", "merges.txt"}

@@ -26,6 +26,7 @@ class Stack(masks.MaskedLayer):
         positions_in="input",
         positions_combine="add",
         max_length=512,
+        embedding_norm=False,
         **kwargs,
     ):
         options = {name: kwargs.pop(name) for name in self.Block.OPTIONS if name in kwargs}
@@ -42,10 +43,12 @@ class Stack(masks.MaskedLayer):
             arguments = {"kind": positions, "combine": positions_combine, "max_length": limit, "dtype": policy}
             numbers = numbers if positions_in == "every_layer" else (0,)
             self.encodings = [PositionalEncoding(**arguments, name=f"{self.name}_positions_{n}") for n in numbers]
-        self.norm = None
-        if options.get("norm_first"):  # nothing else normalizes the output of the last block
-            self.norm = NORMS[options.get("norm", "layer")](name=f"{self.name}_norm", dtype=policy)
-            self.norm.supports_masking = True  # not set by Keras' RMSNormalization
+        norm = NORMS[options.get("norm", "layer")]
+        self.embedding_norm = norm(name=f"{self.name}_embedding_norm", dtype=policy) if embedding_norm else None
+        # with `norm_first`, nothing else normalizes the output of the last block
+        self.norm = norm(name=f"{self.name}_norm", dtype=policy) if options.get("norm_first") else None
+        for layer in self._norms():
+            layer.supports_masking = True  # not set by Keras' RMSNormalization
 
     def build_layers(self, x_shape, *memory_shape):
         """Builds the layers for inputs of these shapes."""
@@ -58,16 +61,21 @@ class Stack(masks.MaskedLayer):
                 self.position_denses.append(dense)
         for block in self.blocks:
             block.build(x_shape, *memory_shape)
-        if self.norm is not None:
-            self.norm.build(x_shape)
+        for norm in self._norms():
+            norm.build(x_shape)
+
+    def _norms(self):
+        return [norm for norm in (self.embedding_norm, self.norm) if norm is not None]
 
     def before_block(self, number, x, positions=None, start=0):
-        """The input of a block: adds positions where they enter, and dropout before the first block."""
+        """The input of a block: adds positions where they enter; norm and dropout before the first block."""
         if number < len(self.encodings):
             encoding = self.encodings[number]
             x = encoding(x, start=start) if positions is None else encoding(x, positions=positions)
             x = self.position_denses[number](x) if self.position_denses else x
-        return self.dropout(x) if number == 0 else x
+        if number:
+            return x
+        return self.dropout(x if self.embedding_norm is None else self.embedding_norm(x))
 
     def after_blocks(self, x):
         return x if self.norm is None else self.norm(x)
@@ -86,6 +94,7 @@ class TransformerEncoder(Stack):
         positions_in: where the first three join the features: "input", or "every_layer".
         positions_combine: "add" to the features, or "concat" and a dense layer back to the same width.
         max_length: number of "learned" positions.
+        embedding_norm: whether to normalize the input, after positions have joined it.
         **kwargs: any other option of the blocks: `norm_first`, `norm`, `activation`, `score`, `heads`, `num_kv_heads`,
             `mixing`, `window`, `causal`, `attention_dropout`, `use_bias`, `kernel_initializer`, `bias_initializer`.
             With `norm_first`, the output is normalized.

@@ -13,28 +13,46 @@ from keras_tfm.models.sequence import SequenceModel
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
 class TokenEmbedding(keras.layers.ReversibleEmbedding):
-    """Embeddings times √dim, as in the paper, with a mask where the id is 0; `reverse=True` computes logits."""
+    """Embeddings times √dim, as in the paper, with a mask where the id is 0; `reverse=True` computes logits.
+
+    Args:
+        *args, **kwargs: those of Keras' layer.
+        scaled: whether to multiply by √dim.
+        use_bias: whether to add a bias to the logits.
+    """
+
+    def __init__(self, *args, scaled=True, use_bias=False, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.scaled, self.use_bias = scaled, use_bias
+
+    def build(self, input_shape=None):
+        super().build(input_shape)
+        self.bias = self.add_weight((self.input_dim,), "zeros", name="bias") if self.use_bias else None
 
     def call(self, inputs, reverse=False):
         if reverse:
             return self.logits(inputs)
-        rows = kernels.current().take(self.embeddings, inputs, axis=0)
-        return ops.cast(rows, self.compute_dtype) * math.sqrt(self.output_dim)
+        rows = ops.cast(kernels.current().take(self.embeddings, inputs, axis=0), self.compute_dtype)
+        return rows * math.sqrt(self.output_dim) if self.scaled else rows
 
     def logits(self, x):
-        if self.tie_weights:
-            return kernels.current().logits(x, self.embeddings)
-        return super().call(x, reverse=True)
+        tied = self.tie_weights
+        logits = kernels.current().logits(x, self.embeddings) if tied else super().call(x, reverse=True)
+        return logits if self.bias is None else logits + ops.cast(self.bias, logits.dtype)
+
+    def get_config(self):
+        return super().get_config() | {"scaled": self.scaled, "use_bias": self.use_bias}
 
     def compute_mask(self, inputs, mask=None):  # Keras would attach its mask to a tensor that `call` does not return
         return ops.not_equal(inputs, 0) if "int" in keras.backend.standardize_dtype(inputs.dtype) else None
 
 
-def embedding(vocab_size, dim, name, dtype, tied=True):
+def embedding(vocab_size, dim, name, dtype, tied=True, **options):
     """A `TokenEmbedding` whose outputs, and whose logits of unit-variance features, start with unit variance."""
     initializer = keras.initializers.RandomNormal(stddev=positive("model_dim", dim) ** -0.5)
     vocab_size = positive("vocab_size", vocab_size)
-    return TokenEmbedding(vocab_size, dim, tied, initializer, mask_zero=True, name=name, dtype=dtype)
+    options |= {"mask_zero": True, "name": name, "dtype": dtype}
+    return TokenEmbedding(vocab_size, dim, tied, initializer, **options)
 
 
 def id_input(name):
@@ -60,7 +78,8 @@ class EncoderDecoder(SequenceModel):
 
     Args:
         arguments: those of the subclass' constructor; this class reads `vocab_size`, `target_vocab_size`, `model_dim`,
-            `tied_output`, `dtype`, `name` and, for files of earlier versions, `flat`.
+            `tied_output`, `dtype`, `name`, where there are such, `scaled_embeddings` and `output_bias`, and for files
+            of earlier versions `flat`.
         encoder: a layer from embeddings to the features that the decoder reads, the memory.
         decoder: a layer that is called as `TransformerDecoder` is, and has its methods `make_cache` and
             `memory_attentions`.
@@ -71,11 +90,13 @@ class EncoderDecoder(SequenceModel):
     def __init__(self, arguments, encoder, decoder, inputs=None, of_source=None, of_target=None):
         vocab_size, target_vocab_size = arguments["vocab_size"], arguments["target_vocab_size"]
         width, tied, dtype = arguments["model_dim"], arguments["tied_output"], arguments["dtype"]
+        scaled = {"scaled": arguments.get("scaled_embeddings", True)}
+        output = {"tied": tied, "use_bias": arguments.get("output_bias", False), **scaled}
         if target_vocab_size is None:
-            embed = embed_target = embedding(vocab_size, width, "embedding", dtype, tied)
+            embed = embed_target = embedding(vocab_size, width, "embedding", dtype, **output)
         else:
-            embed = embedding(vocab_size, width, "source_embedding", dtype)
-            embed_target = embedding(target_vocab_size, width, "target_embedding", dtype, tied)
+            embed = embedding(vocab_size, width, "source_embedding", dtype, **scaled)
+            embed_target = embedding(target_vocab_size, width, "target_embedding", dtype, **output)
         inputs = {name: id_input(name) for name in ("source", "target")} | (inputs or {})
         flat = arguments.get("flat")
         memory = applied(encoder, flat, embed(inputs["source"]), **of_source or {})

@@ -23,6 +23,8 @@ class Transformer(EncoderDecoder):
         model_dim: width of embeddings, encoder and decoder.
         num_decoder_layers: number of blocks of the decoder, if it differs from `num_layers`.
         tied_output: whether the logits are computed with the target embeddings.
+        scaled_embeddings: whether embeddings are multiplied by √model_dim.
+        output_bias: whether a bias is added to the logits.
         packed: whether each row may contain several pairs. The model then has four more inputs (batch, length):
             `source_segments`, `source_positions`, `target_segments`, `target_positions`.
         dtype, name: precision of all layers, by default Keras' global policy, and name of the model.
@@ -37,6 +39,8 @@ class Transformer(EncoderDecoder):
         model_dim=512,
         num_decoder_layers=None,
         tied_output=True,
+        scaled_embeddings=True,
+        output_bias=False,
         packed=False,
         dtype=None,
         name=None,
@@ -45,6 +49,7 @@ class Transformer(EncoderDecoder):
     ):
         arguments = {"vocab_size": vocab_size, "target_vocab_size": target_vocab_size, "model_dim": model_dim}
         arguments |= {"num_decoder_layers": num_decoder_layers, "tied_output": tied_output, "packed": packed}
+        arguments |= {"scaled_embeddings": scaled_embeddings, "output_bias": output_bias}
         arguments |= {"dtype": dtype, "name": name or "transformer", "flat": flat, **options}
         encoder = TransformerEncoder(**options, dtype=dtype, name="encoder")
         decoder_layers = {"num_layers": num_decoder_layers} if num_decoder_layers else {}

@@ -1,0 +1,1 @@
+"""Checkpoints of other packages as translators of this one."""

@@ -1,0 +1,255 @@
+"""Marian's translators, such as those of OPUS-MT (https://opus.nlpl.eu/opus-mt), in the format of Hugging Face.
+
+A folder holds config.json, model.safetensors or pytorch_model.bin, source.spm, target.spm and vocab.json. Two things
+are put into this package's order when it is read, so that nothing else needs to know of them:
+
+ids       0 to 3 are padding, start, end and unknown here. There, the decoder starts with the token of padding.
+features  sines and cosines of positions alternate here. There, all sines come first. A Transformer computes the same
+          whatever the order of its features, as long as all weights agree on it.
+"""
+
+import math
+import pathlib
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_tfm import extras, files
+from keras_tfm.arguments import check, one_of
+from keras_tfm.models import transformer
+from keras_tfm.text import PAD, MarianTokenizer
+from keras_tfm.translator import Translator
+
+# Layers of a block: ours → theirs, and whether they read or write features.
+LAYERS = {
+    "attention/query": ("self_attn.q_proj", "reads"),
+    "attention/key": ("self_attn.k_proj", "reads"),
+    "attention/value": ("self_attn.v_proj", "reads"),
+    "attention/output": ("self_attn.out_proj", "writes"),
+    "attention_residual/norm": ("self_attn_layer_norm", "writes"),
+    "memory_attention/query": ("encoder_attn.q_proj", "reads"),
+    "memory_attention/key": ("encoder_attn.k_proj", "reads"),
+    "memory_attention/value": ("encoder_attn.v_proj", "reads"),
+    "memory_attention/output": ("encoder_attn.out_proj", "writes"),
+    "memory_residual/norm": ("encoder_attn_layer_norm", "writes"),
+    "feed_forward/inner": ("fc1", "reads"),
+    "feed_forward/outer": ("fc2", "writes"),
+    "feed_forward_residual/norm": ("final_layer_norm", "writes"),
+}
+WEIGHTS = {"kernel": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
+# Entries of config.json: the value that is assumed if there is none, and the values that this package supports.
+ENTRIES = {
+    "model_type": ("marian", ("marian",)),
+    "activation_function": ("gelu", ("relu", "gelu", "swish", "silu")),
+    "static_position_embeddings": (True, (True,)),
+    "normalize_before": (False, (False,)),
+    "add_final_layer_norm": (False, (False,)),
+    "extra_pos_embeddings": (0, (0,)),
+    "normalize_embedding": (False, (False, True)),
+    "scale_embedding": (False, (False, True)),
+    "share_encoder_decoder_embeddings": (True, (False, True)),
+    "tie_word_embeddings": (True, (False, True)),
+}
+SIZES = ("vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads", "encoder_ffn_dim")
+SPECIALS = ("pad_token_id", "decoder_start_token_id", "eos_token_id")
+SAME = {"encoder_attention_heads": "decoder_attention_heads", "encoder_ffn_dim": "decoder_ffn_dim"}
+IMPOSSIBLE = -1e4  # bias of the logit of padding, which is no token there; fits into float16
+
+
+def from_marian(folder, **options):
+    """Reads a Marian model in Hugging Face's format as a `Translator`.
+
+    Args:
+        folder: contains config.json, model.safetensors (or pytorch_model.bin, which requires PyTorch), source.spm,
+            target.spm and vocab.json, and perhaps target_vocab.json and generation_config.json.
+        **options: arguments of `Translator`. Number of beams and length penalty are by default those of the folder.
+    """
+    folder = pathlib.Path(folder)
+    config = read_config(folder)
+    names = ["vocab.json", "vocab.json" if config["share_encoder_decoder_embeddings"] else "target_vocab.json"]
+    orders, tokenizers = [], []
+    for side, name, entry in zip(("source", "target"), names, ("vocab_size", "decoder_vocab_size"), strict=True):
+        vocabulary = read_vocabulary(folder / name)
+        orders.append(order_of_ids(config, vocabulary, config[entry], folder / name))
+        with files.reading(folder / f"{side}.spm"):
+            model = (folder / f"{side}.spm").read_bytes()
+            tokenizers.append(MarianTokenizer(model, names_in_order(vocabulary, orders[-1])))
+    model = model_of(config, orders)
+    fill(model, Tensors(folder), orders)
+    return Translator(model, *tokenizers, **search_options(folder) | options)
+
+
+def read_config(folder):
+    """config.json, completed, after a check that this package supports all that it says."""
+    path = folder / "config.json"
+    config = files.read_json(path, required=SIZES)
+    config["decoder_vocab_size"] = config.get("decoder_vocab_size") or config["vocab_size"]
+    try:
+        for name, (default, allowed) in ENTRIES.items():
+            config[name] = one_of(name, config.get(name, default), allowed)
+        for name, other in SAME.items():
+            one_of(other, config.get(other, config[name]), [config[name]])
+        for name in (*SIZES, "decoder_vocab_size", *SPECIALS):
+            check(name, config.get(name), type(config.get(name)) is int, "an integer")
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return config
+
+
+def read_vocabulary(path):
+    """A dict from pieces to ids."""
+    vocabulary = files.read_json(path, required=("<unk>",))
+    with files.reading(path):
+        if not all(type(number) is int and number >= 0 for number in vocabulary.values()):
+            raise ValueError("must map pieces to numbers")
+    return vocabulary
+
+
+def order_of_ids(config, vocabulary, size, path):
+    """Their id for each of ours: padding, start, end, unknown, and all others in their order."""
+    first = [*(config[name] for name in SPECIALS), vocabulary["<unk>"]]
+    highest = max([*vocabulary.values(), *first])
+    if highest >= size:
+        raise files.DamagedFile(path, f"has the id {highest}, but config.json only {size} ids")
+    return np.array([*first, *(number for number in range(size) if number not in first)])
+
+
+def names_in_order(vocabulary, order):
+    """The pieces with our ids 4, 5, …"""
+    names = {number: piece for piece, number in vocabulary.items()}
+    return [names.get(number, f"<unused {number}>") for number in order[4:].tolist()]
+
+
+def order_of_features(width):
+    """Their feature for each of ours: the sine and the cosine of each frequency alternate."""
+    return np.arange(width).reshape(2, -1).T.reshape(-1)
+
+
+def model_of(config, orders):
+    """A `transformer` with new weights."""
+    shared = config["share_encoder_decoder_embeddings"] and config["tie_word_embeddings"]  # untied, all are apart
+    return transformer(
+        vocab_size=len(orders[0]),
+        target_vocab_size=None if shared else len(orders[1]),
+        model_dim=config["d_model"],
+        num_layers=config["encoder_layers"],
+        num_decoder_layers=config["decoder_layers"],
+        num_heads=config["encoder_attention_heads"],
+        ff_dim=config["encoder_ffn_dim"],
+        dropout=config.get("dropout", 0.1),
+        activation=config["activation_function"],
+        tied_output=config["tie_word_embeddings"],
+        scaled_embeddings=config["scale_embedding"],
+        embedding_norm=config["normalize_embedding"],
+        output_bias=True,
+        name="marian",
+    )
+
+
+class Tensors:
+    """The tensors of a checkpoint by name, as float32 arrays."""
+
+    def __init__(self, folder):
+        self.path = folder / "model.safetensors"
+        pickled = folder / "pytorch_model.bin"
+        if self.path.exists() or not pickled.exists():
+            with files.reading(self.path):
+                self.file = extras.load("safetensors").safe_open(self.path, "numpy")
+                self.names = {*self.file.keys()}
+        else:
+            self.path = pickled
+            with files.reading(self.path):
+                self.file = extras.load("torch").load(pickled, map_location="cpu", weights_only=True)
+                self.names = {*self.file}
+
+    def get(self, name, shape):
+        if name.endswith("embed_tokens.weight") and name not in self.names:
+            name = "model.shared.weight"
+        with files.reading(self.path):
+            if name not in self.names:
+                raise ValueError(f"has no {name}")
+            array = self.file.get_tensor(name) if hasattr(self.file, "get_tensor") else self.file[name].float().numpy()
+            if array.shape != shape:
+                raise ValueError(f"{name} must have the shape {shape}, like the configuration. Received: {array.shape}")
+            return np.asarray(array, "float32")
+
+
+class Counterpart(NamedTuple):
+    """Where a weight of ours is in their checkpoint, and in which order.
+
+    Attributes:
+        name, shape: of their tensor.
+        rows, columns: of their tensor, in our order; a vector is one row.
+        transposed: whether ours is transposed.
+    """
+
+    name: str
+    shape: tuple
+    rows: np.ndarray
+    columns: np.ndarray
+    transposed: bool = False
+
+    def to_ours(self, array, shape):
+        array = np.atleast_2d(array)[np.ix_(self.rows, self.columns)]
+        return (array.T if self.transposed else array).reshape(shape)
+
+    def to_theirs(self, array):
+        found, counts = np.empty(self.shape, "float32"), (len(self.rows), len(self.columns))
+        array = array.reshape(counts[::-1]).T if self.transposed else array.reshape(counts)
+        np.atleast_2d(found)[np.ix_(self.rows, self.columns)] = array
+        return found
+
+
+def counterpart(path, shape, orders):
+    """The `Counterpart` of our weight with this path and shape, for the order of the ids of source and target."""
+    first, *middle, weight = path.split("/")
+    if first.endswith("embedding"):
+        return _counterpart_of_table(first, weight, shape, orders)
+    block, _, layer = "/".join(middle).partition("/")
+    if layer:
+        (theirs, role), number = LAYERS[layer], block.removeprefix(f"{first}_")
+        name = f"model.{first}.layers.{number}.{theirs}.{WEIGHTS[weight]}"
+    else:  # the norm of the embeddings
+        name, role = f"model.{first}.layernorm_embedding.{WEIGHTS[weight]}", "writes"
+    if weight != "kernel":
+        size = math.prod(shape)
+        columns = order_of_features(size) if role == "writes" else np.arange(size)
+        return Counterpart(name, (size,), np.arange(1), columns)
+    inputs = math.prod(shape[: 2 if layer.endswith("/output") else 1])  # attention's output reads (heads, head_dim)
+    outputs = math.prod(shape) // inputs
+    rows = order_of_features(outputs) if role == "writes" else np.arange(outputs)
+    columns = order_of_features(inputs) if role == "reads" else np.arange(inputs)
+    return Counterpart(name, (outputs, inputs), rows, columns, transposed=True)
+
+
+def _counterpart_of_table(layer, weight, shape, orders):
+    order = orders[0] if layer == "source_embedding" else orders[-1]
+    size = order.max() + 1
+    if weight == "bias":
+        return Counterpart("final_logits_bias", (1, size), np.arange(1), order)
+    if weight == "reverse_embeddings":
+        return Counterpart("lm_head.weight", (size, shape[0]), order, order_of_features(shape[0]), transposed=True)
+    sides = {
+        "embedding": "shared",
+        "source_embedding": "encoder.embed_tokens",
+        "target_embedding": "decoder.embed_tokens",
+    }
+    return Counterpart(f"model.{sides[layer]}.weight", (size, shape[1]), order, order_of_features(shape[1]))
+
+
+def fill(model, tensors, orders):
+    """Gives a model the weights of a checkpoint."""
+    for variable in model.trainable_variables:
+        their = counterpart(variable.path, variable.shape, orders)
+        array = their.to_ours(tensors.get(their.name, their.shape), variable.shape)
+        if variable is model.target_embedding.bias:
+            array[PAD] = IMPOSSIBLE
+        variable.assign(array)
+
+
+def search_options(folder):
+    """Arguments of `Translator` from generation_config.json, or from config.json where there is none."""
+    path = folder / "generation_config.json"
+    found = files.read_json(path if path.exists() else folder / "config.json")
+    names = {"beams": "num_beams", "length_penalty": "length_penalty"}
+    return {"length_penalty": 1.0} | {ours: found[name] for ours, name in names.items() if found.get(name) is not None}
