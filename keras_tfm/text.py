@@ -167,7 +167,7 @@ class MarianTokenizer(Tokenizer):
         self.processor = extras.load("sentencepiece").SentencePieceProcessor(model_proto=model)
         self.vocab_size = len(SPECIALS) + len(self.vocabulary)
         self._ids = {piece: number for number, piece in enumerate(self.vocabulary, len(SPECIALS))}
-        self._starts_with_space = self.processor.encode("a", out_type=str)[0].startswith("▁")
+        self.adds_space = self.processor.encode("a", out_type=str)[0].startswith("▁")
         self.bytes = [b""] * len(SPECIALS) + [_bytes_of(piece) for piece in self.vocabulary]
 
     def _encode(self, texts):
@@ -175,7 +175,7 @@ class MarianTokenizer(Tokenizer):
 
     def _decode(self, ids):
         text = b"".join(self.bytes[i] for i in ids).decode("utf-8", "replace")
-        return text.removeprefix(" ") if self._starts_with_space else text
+        return text.removeprefix(" ") if self.adds_space else text
 
     def _pieces(self, text):
         codes = re.findall(self.CODE, text, re.DOTALL)  # at most one
@@ -185,7 +185,7 @@ class MarianTokenizer(Tokenizer):
         return self._pieces(*_clean([text]))
 
     def in_graph(self):
-        return _MarianInGraph(self)
+        return _marian_in_graph(self)
 
     def save(self, folder):
         (folder / "sentencepiece.model").write_bytes(self.model)
@@ -204,29 +204,32 @@ def _bytes_of(piece):
     return bytes.fromhex(byte[1]) if byte else piece.replace("▁", " ").encode()
 
 
-class _MarianInGraph:
-    def __init__(self, tokenizer):
-        import tensorflow as tf
+def _marian_in_graph(tokenizer):
+    import tensorflow as tf
 
-        self.tf, self.tokenizer = tf, tokenizer
-        self.splitter = extras.load("tensorflow_text").SentencepieceTokenizer(tokenizer.model, out_type=tf.string)
-        ids = range(len(SPECIALS), tokenizer.vocab_size)
-        pairs = tf.lookup.KeyValueTensorInitializer(tokenizer.vocabulary, list(ids), "string", "int32")
-        self.table = tf.lookup.StaticHashTable(pairs, UNKNOWN)
+    class MarianInGraph(tf.Module):  # so that a SavedModel keeps its table
+        def __init__(self):
+            ids = list(range(len(SPECIALS), tokenizer.vocab_size))
+            pairs = tf.lookup.KeyValueTensorInitializer(tokenizer.vocabulary, ids, "string", "int32")
+            self.table = tf.lookup.StaticHashTable(pairs, UNKNOWN)
+            self.splitter = extras.load("tensorflow_text").SentencepieceTokenizer(tokenizer.model, tf.string)
 
-    def tokenize(self, texts):
-        tf, pattern = self.tf, f"(?s)({MarianTokenizer.CODE}).*"
-        has_code = tf.strings.regex_full_match(texts, pattern)
-        codes = tf.where(has_code, tf.strings.regex_replace(texts, pattern, r"\1"), "")
-        rest = tf.strings.substr(texts, tf.strings.length(codes), tf.strings.length(texts))
-        codes = tf.RaggedTensor.from_row_lengths(tf.boolean_mask(codes, has_code), tf.cast(has_code, "int64"))
-        return tf.ragged.map_flat_values(self.table.lookup, tf.concat([codes, self.splitter.tokenize(rest)], axis=1))
+        def tokenize(self, texts):
+            pattern = f"(?s)({tokenizer.CODE}).*"
+            coded = tf.strings.regex_full_match(texts, pattern)
+            codes = tf.where(coded, tf.strings.regex_replace(texts, pattern, r"\1"), "")
+            pieces = self.splitter.tokenize(
+                tf.strings.substr(texts, tf.strings.length(codes), tf.strings.length(texts))
+            )
+            codes = tf.RaggedTensor.from_row_lengths(tf.boolean_mask(codes, coded), tf.cast(coded, "int64"))
+            return tf.ragged.map_flat_values(self.table.lookup, tf.concat([codes, pieces], axis=1))
 
-    def detokenize(self, ids):
-        tf = self.tf
-        joined = tf.strings.reduce_join(tf.gather(tf.constant(self.tokenizer.bytes), ids), axis=-1)
-        joined = tf.strings.unicode_transcode(joined, "UTF-8", "UTF-8", errors="replace")
-        return tf.strings.regex_replace(joined, "^ ", "") if self.tokenizer._starts_with_space else joined
+        def detokenize(self, ids):
+            joined = tf.strings.reduce_join(tf.gather(tf.constant(tokenizer.bytes), ids), axis=-1)
+            joined = tf.strings.unicode_transcode(joined, "UTF-8", "UTF-8", errors="replace")
+            return tf.strings.regex_replace(joined, "^ ", "") if tokenizer.adds_space else joined
+
+    return MarianInGraph()
 
 
 class ByteTokenizer(Tokenizer):

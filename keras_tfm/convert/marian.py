@@ -242,7 +242,7 @@ def fill(model, tensors, orders):
     for variable in model.trainable_variables:
         their = counterpart(variable.path, variable.shape, orders)
         array = their.to_ours(tensors.get(their.name, their.shape), variable.shape)
-        if variable is model.target_embedding.bias:
+        if their.name == "final_logits_bias":
             array[PAD] = IMPOSSIBLE
         variable.assign(array)
 

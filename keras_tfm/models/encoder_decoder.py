@@ -27,7 +27,12 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
 
     def build(self, input_shape=None):
         super().build(input_shape)
-        self.bias = self.add_weight((self.input_dim,), "zeros", name="bias") if self.use_bias else None
+        if self.use_bias:
+            self.bias = self.add_weight((self.input_dim,), "zeros", name="bias")
+
+    @property
+    def variable_serialization_spec(self):  # what Keras saves, if it exists
+        return {mode: [*names, "bias"] for mode, names in super().variable_serialization_spec.items()}
 
     def call(self, inputs, reverse=False):
         if reverse:
@@ -38,7 +43,7 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
     def logits(self, x):
         tied = self.tie_weights
         logits = kernels.current().logits(x, self.embeddings) if tied else super().call(x, reverse=True)
-        return logits if self.bias is None else logits + ops.cast(self.bias, logits.dtype)
+        return logits + ops.cast(self.bias, logits.dtype) if self.use_bias else logits
 
     def get_config(self):
         return super().get_config() | {"scaled": self.scaled, "use_bias": self.use_bias}
