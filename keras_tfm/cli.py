@@ -91,6 +91,8 @@ def check_model(model, exports=True):
 
 # ── the commands ──
 
+WRITERS = {"onnx": ["tf2onnx"], "huggingface": ["safetensors"]}  # packages that only the export needs
+
 
 def train(out, recipe, source, target, valid_source, valid_target, task, num_examples):
     """Trains a translator, see `keras-tfm train --help`, and returns it."""
@@ -261,7 +263,7 @@ def export(model, format, out, precision, texts, title, runtime, **options):
     os.environ["KERAS_BACKEND"] = "tensorflow"
     check_model(model, exports=False)
     exported.check_precision(format, precision)
-    extras.require(*exported.RUNNERS[format].packages, *["tf2onnx"] * (format == "onnx"))
+    extras.require(*exported.RUNNERS[format].packages, *WRITERS.get(format, ()))
     page = {"title": title, "runtime": runtime}
     if format == "web":
         extras.npm_files(runtime)
@@ -277,9 +279,9 @@ def export(model, format, out, precision, texts, title, runtime, **options):
 def import_(folder, out):
     """Writes a translator of another package as one of this package, see `keras-tfm import --help`."""
     extras.require("safetensors", "sentencepiece")
-    from keras_tfm.convert.marian import from_marian
+    from keras_tfm.translator import Translator
 
-    translator = from_marian(folder)
+    translator = Translator.from_marian(folder)
     translator.save(out)
     print(f"wrote {out}: {translator.models[0].count_params():,} parameters")
 

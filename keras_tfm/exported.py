@@ -258,15 +258,34 @@ class ONNXTranslator(TokenRunner):
         return result
 
 
-RUNNERS = {
-    runner.form: runner
-    for runner in (SavedModelTranslator, LiteRTTranslator, CTranslate2Translator, ONNXTranslator, WebTranslator)
-}
+class HuggingFaceFolder(Runner):
+    """Holds the Hugging Face format, which `transformers` or `Translator.from_marian` runs."""
+
+    form, main = "huggingface", "model.safetensors"
+
+    def __init__(self, folder):
+        raise ValueError(
+            "`folder` must be an export that this package runs. Received: "
+            f"{folder}, in the format of Hugging Face, which `keras-tfm import` or `Translator.from_marian` reads"
+        )
+
+
+RUNNERS = (
+    SavedModelTranslator,
+    LiteRTTranslator,
+    CTranslate2Translator,
+    ONNXTranslator,
+    WebTranslator,
+    HuggingFaceFolder,
+)
+RUNNERS = {runner.form: runner for runner in RUNNERS}
+HUGGING_FACE = "config", "generation_config", "tokenizer_config", "vocab", "target_vocab"  # .json files
 PAGE = "index.html", "page.css", "page.js", "map.js", "worker.js", "tokenizer.js"  # of the web format
 # The files that identify an export, and every file that an export may contain.
 MAIN = {runner.main for runner in RUNNERS.values()}
 OWN = MAIN | {"variables", "assets", "fingerprint.pb", "encoder.onnx", "config.json", "translator.json"}
 OWN |= {*PAGE, "runtime"}
+OWN |= {"source.spm", "target.spm", *(f"{name}.json" for name in HUGGING_FACE)}
 OWN |= {f"{side}_vocabulary.json" for side in ("source", "target", "shared")} | {"source_tokenizer", "target_tokenizer"}
 # `NewFolder(folder)` refuses folders that contain anything else.
 NewFolder = functools.partial(files.NewFolder, main=MAIN, own=OWN)
@@ -297,7 +316,4 @@ def load(folder):
 
 def vocabulary(tokenizer):
     """Names of all tokens for CTranslate2: SentencePiece's pieces, or the ids of tokenizers without pieces."""
-    specials = ["<pad>", "<s>", "</s>", "<unk>"]
-    processor = getattr(tokenizer, "processor", None)
-    name = processor.id_to_piece if processor else str
-    return specials + [name(number) for number in range(len(specials), tokenizer.vocab_size)]
+    return ["<pad>", "<s>", "</s>", "<unk>", *tokenizer.names()]

@@ -195,10 +195,11 @@ def check_zip(path, remedy=RESTORE):
         raise DamagedFile(path, f"the checksum of {damaged} in it does not match", remedy)
 
 
-def write_json(path, content):
-    """Writes a dict as JSON with a checksum, completely or not at all."""
+def write_json(path, content, checksum=True):
+    """Writes a dict as JSON, with a checksum unless another package reads it, completely or not at all."""
+    content = {**content, "checksum": _digest(content)} if checksum else content
     with whole(path) as new:
-        new.write_text(json.dumps({**content, "checksum": _digest(content)}, indent=1) + "\n")
+        new.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def read_json(path, required=(), remedy=RESTORE):

@@ -94,6 +94,10 @@ class Tokenizer:
             texts.append(self._decode([i for i in row if i == UNKNOWN or i >= len(SPECIALS)]))
         return texts
 
+    def names(self):
+        """Names of the tokens with ids 4, 5, …: pieces, or ids of tokenizers without pieces."""
+        return list(map(str, range(len(SPECIALS), self.vocab_size)))
+
     def _sample(self, texts, sampling, seed):
         name = type(self).__name__
         raise ValueError(f"`sampling` must be 0 except for BPE and unigram. Received: {sampling=} for a {name}")
@@ -132,6 +136,9 @@ class SentencePieceTokenizer(Tokenizer):
 
     def pieces(self, text):
         return self.processor.encode(*_clean([text]), out_type=str)
+
+    def names(self):
+        return [self.processor.id_to_piece(number) for number in range(len(SPECIALS), self.vocab_size)]
 
     def in_graph(self):
         """Set seeds before calling this: `keras.utils.set_random_seed` makes TensorFlow forget existing tokenizers."""
@@ -183,6 +190,9 @@ class MarianTokenizer(Tokenizer):
 
     def pieces(self, text):
         return self._pieces(*_clean([text]))
+
+    def names(self):
+        return self.vocabulary
 
     def in_graph(self):
         return _marian_in_graph(self)

@@ -11,6 +11,7 @@ from keras import ops
 from keras_tfm import decoding, exported, files, kernels, runs, text
 from keras_tfm.arguments import check, one_of, positive, strings
 from keras_tfm.batches import padded
+from keras_tfm.convert import marian
 from keras_tfm.export import export
 from keras_tfm.progress import Progress
 from keras_tfm.text import PAD, longest_translation
@@ -124,6 +125,18 @@ class Translator:
         translator = cls(models, *runs.load_tokenizers(folder), **options)
         translator.origin = origin
         return translator
+
+    @classmethod
+    def from_marian(cls, folder, **options):
+        """Returns the translator in a folder with a Marian model in Hugging Face's format, such as one of OPUS-MT.
+
+        Args:
+            folder: contains config.json, model.safetensors (or pytorch_model.bin, which requires PyTorch), source.spm,
+                target.spm and vocab.json, and perhaps target_vocab.json and generation_config.json.
+            **options: arguments of `Translator`. `beams` and `length_penalty` are by default those of the folder.
+        """
+        model, tokenizers, found = marian.read(folder)
+        return cls(model, *tokenizers, **found | options)
 
     def _check_tokenizers(self, model):
         """Raises an error if the model was not trained with these tokenizers."""

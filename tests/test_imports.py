@@ -31,6 +31,7 @@ ORDER = [
     "evaluation",
     "training",
     "runs",
+    "convert",
     "export",
     "translator",
     "plots",

@@ -18,7 +18,6 @@ from keras_tfm import extras, files
 from keras_tfm.arguments import check, one_of
 from keras_tfm.models import transformer
 from keras_tfm.text import PAD, MarianTokenizer
-from keras_tfm.translator import Translator
 
 # Layers of a block: ours → theirs, and whether they read or write features.
 LAYERS = {
@@ -56,14 +55,8 @@ SAME = {"encoder_attention_heads": "decoder_attention_heads", "encoder_ffn_dim":
 IMPOSSIBLE = -1e4  # bias of the logit of padding, which is no token there; fits into float16
 
 
-def from_marian(folder, **options):
-    """Reads a Marian model in Hugging Face's format as a `Translator`.
-
-    Args:
-        folder: contains config.json, model.safetensors (or pytorch_model.bin, which requires PyTorch), source.spm,
-            target.spm and vocab.json, and perhaps target_vocab.json and generation_config.json.
-        **options: arguments of `Translator`. Number of beams and length penalty are by default those of the folder.
-    """
+def read(folder):
+    """Reads the model and the tokenizers of a folder, and how it searches, as arguments of `Translator`."""
     folder = pathlib.Path(folder)
     config = read_config(folder)
     names = ["vocab.json", "vocab.json" if config["share_encoder_decoder_embeddings"] else "target_vocab.json"]
@@ -76,7 +69,7 @@ def from_marian(folder, **options):
             tokenizers.append(MarianTokenizer(model, names_in_order(vocabulary, orders[-1])))
     model = model_of(config, orders)
     fill(model, Tensors(folder), orders)
-    return Translator(model, *tokenizers, **search_options(folder) | options)
+    return model, tokenizers, search_options(folder)
 
 
 def read_config(folder):

@@ -5,8 +5,9 @@
     "ctranslate2"    weights for CTranslate2, for servers without an accelerator
     "onnx"           encoder and decoder step, for ONNX Runtime
     "web"            a page that translates in the visitor's browser, for any static web server
+    "huggingface"    a Marian model for `transformers`
 
-`keras_tfm.exported.load(folder)` runs each of them from its folder alone.
+`keras_tfm.exported.load(folder)` runs each of them from its folder alone, except the last.
 """
 
 import pathlib
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 from keras_tfm import exported, files, text
 from keras_tfm.arguments import check, positive
-from keras_tfm.export import to_ctranslate2, to_litert, to_onnx, to_saved_model, to_web
+from keras_tfm.export import to_ctranslate2, to_huggingface, to_litert, to_onnx, to_saved_model, to_web
 
 # Format → module that writes it; each has the function `write(translator, folder, settings)`.
 FORMATS = {
@@ -25,6 +26,7 @@ FORMATS = {
     "ctranslate2": to_ctranslate2,
     "onnx": to_onnx,
     "web": to_web,
+    "huggingface": to_huggingface,
 }
 
 
@@ -42,8 +44,8 @@ def export(
 ):
     """Writes a translator in a format to ship, with its tokenizers and the settings of its search.
 
-    All formats but "ctranslate2" need the TensorFlow backend. Models trained on other backends can be exported too:
-    save the translator there, and load it where KERAS_BACKEND=tensorflow.
+    All formats but "ctranslate2" and "huggingface" need the TensorFlow backend. Models trained on other backends can be
+    exported too: save the translator there, and load it where KERAS_BACKEND=tensorflow.
 
     Args:
         translator: a `Translator`.
@@ -87,11 +89,14 @@ def export(
         settings |= {"title": title or "Translator", "examples": list(examples or ()), "runtime": runtime}
     with exported.NewFolder(folder) as new:
         FORMATS[format].write(translator, new, settings)
-        if format != "saved_model":  # which contains them
+        if format not in ("saved_model", "huggingface"):  # which contain them
             text.save_tokenizer(translator.source_tokenizer, new / "source_tokenizer")
             text.save_tokenizer(translator.target_tokenizer, new / "target_tokenizer")
         files.write_manifest(new, **settings)
-        return None if compare_on is None else compare(new, exported.load(new), translator, compare_on)
+        if compare_on is None:
+            return None
+        run = exported.load(new) if format != "huggingface" else translator.from_marian(new, max_length=max_length)
+        return compare(new, run, translator, compare_on)
 
 
 class Verdict(NamedTuple):

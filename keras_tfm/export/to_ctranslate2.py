@@ -17,14 +17,14 @@ OPTIONS = {
     "heads": ("standard",),
     "mixing": ("soft",),
     "norm": ("layer",),
-    "activation": ("relu", "gelu", "swish"),
+    "activation": ("relu", "gelu", "swish", "silu"),
     "window": (None,),
     "num_kv_heads": (None,),
     "tied_output": (True,),
 }
 FREE = {"vocab_size", "target_vocab_size", "model_dim", "num_layers", "num_decoder_layers", "num_heads", "ff_dim"}
 FREE |= {"dropout", "attention_dropout", "max_length", "norm_first", "use_bias", "kernel_initializer"}
-FREE |= {"bias_initializer", "packed", "flat", "dtype", "name"}
+FREE |= {"bias_initializer", "packed", "flat", "dtype", "name", "scaled_embeddings", "output_bias", "embedding_norm"}
 
 
 def write(translator, folder, settings):
@@ -56,22 +56,26 @@ def _spec(model, specs):
         (len(model.encoder.blocks), len(model.decoder.blocks)),
         model.encoder.blocks[0].attention.num_heads,
         pre_norm=bool(model.arguments.get("norm_first")),
-        activation=getattr(specs.common_spec.Activation, options["activation"].upper()),
+        activation=getattr(specs.common_spec.Activation, options["activation"].upper().replace("SILU", "SWISH")),
+        layernorm_embedding=model.encoder.embedding_norm is not None,
     )
     _fill_stack(spec.encoder, spec.encoder.embeddings[0], model.encoder, model.source_embedding)
     _fill_stack(spec.decoder, spec.decoder.embeddings, model.decoder, model.target_embedding)
     table = spec.decoder.projection.weight = spec.decoder.embeddings.weight
-    spec.decoder.projection.bias = np.where(np.isin(np.arange(len(table)), [PAD, START]), -1e9, 0).astype("float32")
+    bias = _array(model.target_embedding.bias) if model.target_embedding.use_bias else np.zeros(len(table), "float32")
+    spec.decoder.projection.bias = np.where(np.isin(np.arange(len(table)), [PAD, START]), np.float32(-1e9), bias)
     return spec
 
 
 def _fill_stack(to, embeddings, stack, embedding):
-    embeddings.weight = _array(embedding.embeddings)
+    embeddings.weight, to.scale_embeddings = _array(embedding.embeddings), embedding.scaled
     positions = stack.encodings[0]
     zeros = np.zeros((1, positions.max_length or 1024, embedding.output_dim), "float32")
     to.position_encodings.encodings = _array(positions(zeros))[0]
     if stack.norm is not None:
         _fill_norm(to.layer_norm, stack.norm)
+    if stack.embedding_norm is not None:
+        _fill_norm(to.layernorm_embedding, stack.embedding_norm)
     for layer, block in zip(to.layer, stack.blocks, strict=True):
         own = block.attention
         _fill_linear(layer.self_attention.linear[0], own.query_dense, own.key_dense, own.value_dense)

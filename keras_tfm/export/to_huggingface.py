@@ -1,0 +1,109 @@
+"""Hugging Face (https://huggingface.co/docs/transformers/model_doc/marian): a Marian model and its tokenizer.
+
+`MarianMTModel.from_pretrained` and `MarianTokenizer.from_pretrained` of `transformers` load the folder.
+"""
+
+import keras
+import numpy as np
+
+from keras_tfm import extras, files
+from keras_tfm.arguments import check, one_of
+from keras_tfm.convert.marian import counterpart
+from keras_tfm.text import MarianTokenizer, SentencePieceTokenizer
+
+# Options of models that Marian supports, the default first, and those whose value does not matter.
+OPTIONS = {
+    "positions": ("sinusoidal",),
+    "positions_in": ("input",),
+    "positions_combine": ("add",),
+    "norm_first": (False,),
+    "norm": ("layer",),
+    "embedding_norm": (False,),
+    "activation": ("relu", "gelu", "swish", "silu"),
+    "score": ("scaled_dot",),
+    "heads": ("standard",),
+    "num_kv_heads": (None,),
+    "mixing": ("soft",),
+    "window": (None,),
+    "use_bias": (True,),
+}
+FREE = {"vocab_size", "target_vocab_size", "model_dim", "num_layers", "num_decoder_layers", "num_heads", "ff_dim"}
+FREE |= {"dropout", "attention_dropout", "max_length", "tied_output", "scaled_embeddings", "output_bias", "packed"}
+FREE |= {"kernel_initializer", "bias_initializer", "flat", "dtype", "name"}
+END, UNKNOWN, PAD = range(3)  # ids in the files; all others follow in our order, and the decoder starts with padding
+
+
+def write(translator, folder, settings):
+    """Writes a model for Hugging Face; see `keras_tfm.export.export`."""
+    check("translator", len(translator.models), len(translator.models) == 1, "one with a single model")
+    one_of("penalty", settings["penalty"], ["length"])
+    check("coverage_penalty", settings["coverage_penalty"], not settings["coverage_penalty"], "0 for Hugging Face")
+    model, tokenizers = translator.models[0], [translator.source_tokenizer, translator.target_tokenizer]
+    check_model(model)
+    names = [names_of(tokenizer) for tokenizer in tokenizers]
+    orders = [np.array([PAD, PAD, END, UNKNOWN, *range(3, len(each))]) for each in names]
+    shared = names[0] == names[1]
+    for tokenizer, side in zip(tokenizers, ("source", "target"), strict=True):
+        (folder / f"{side}.spm").write_bytes(tokenizer.model)
+    for each, name in zip(names, ("vocab.json", "target_vocab.json")[: 1 if shared else 2], strict=False):
+        files.write_json(folder / name, {piece: number for number, piece in enumerate(each)}, checksum=False)
+    for name, content in configurations(translator, settings, names, shared).items():
+        files.write_json(folder / f"{name}.json", content, checksum=False)
+    extras.load("safetensors.numpy").save_file(
+        tensors_of(model, orders), folder / "model.safetensors", {"format": "pt"}
+    )
+
+
+def check_model(model):
+    """Raises an error unless Marian has all options of the model."""
+    unknown = [name for name in model.arguments if name not in FREE and name not in OPTIONS]
+    if unknown:
+        raise ValueError(
+            f"`translator` must have a model that Marian can hold, which knows no {' and no '.join(unknown)}. "
+            f"Received: {type(model).__name__}"
+        )
+    for name, allowed in OPTIONS.items():
+        one_of(name, model.arguments.get(name, allowed[0]), allowed)
+    check("model_dim", model.arguments["model_dim"], model.arguments["model_dim"] % 2 == 0, "even for Hugging Face")
+
+
+def names_of(tokenizer):
+    """The pieces of a tokenizer, in the order of their ids in the files."""
+    classes = SentencePieceTokenizer, MarianTokenizer
+    rule = "made by SentencePiece, for Hugging Face"
+    check("tokenizer", type(tokenizer).__name__, isinstance(tokenizer, classes), rule)
+    return ["</s>", "<unk>", "<pad>", *tokenizer.names()]
+
+
+def tensors_of(model, orders):
+    """The weights by their names in the files."""
+    found = {"final_logits_bias": np.zeros((1, len(orders[-1]) - 1), "float32")}
+    for variable in model.trainable_variables:
+        their = counterpart(variable.path, variable.shape, orders)
+        found[their.name] = their.to_theirs(keras.ops.convert_to_numpy(variable).astype("float32"))
+    found["final_logits_bias"][0, PAD] = 0  # no token of theirs; `bad_words_ids` forbids it
+    return found
+
+
+def configurations(translator, settings, names, shared):
+    """The contents of config.json, generation_config.json and tokenizer_config.json."""
+    model = translator.models[0]
+    block, sizes = model.encoder.blocks[0], {"pad_token_id": PAD, "decoder_start_token_id": PAD, "eos_token_id": END}
+    for side, stack in {"encoder": model.encoder, "decoder": model.decoder}.items():
+        sizes |= {f"{side}_layers": len(stack.blocks), f"{side}_attention_heads": block.attention.num_heads}
+        sizes |= {f"{side}_ffn_dim": block.feed_forward.ff_dim}
+    config = {"model_type": "marian", "architectures": ["MarianMTModel"], "is_encoder_decoder": True, **sizes}
+    config |= {"vocab_size": len(names[0]), "decoder_vocab_size": len(names[1]), "forced_eos_token_id": None}
+    config |= {"d_model": model.arguments["model_dim"], "max_position_embeddings": 1024, "bos_token_id": None}
+    config |= {"activation_function": model.arguments.get("activation", "relu"), "static_position_embeddings": True}
+    config |= {
+        "scale_embedding": model.target_embedding.scaled,
+        "tie_word_embeddings": model.target_embedding.tie_weights,
+    }
+    config |= {"share_encoder_decoder_embeddings": shared, "dropout": model.arguments.get("dropout", 0.1)}
+    generation = {name: config[name] for name in ("pad_token_id", "decoder_start_token_id", "eos_token_id")}
+    generation |= {"num_beams": settings["beams"], "length_penalty": settings["length_penalty"]}
+    generation |= {"max_length": settings["longest"], "bad_words_ids": [[PAD]], "forced_eos_token_id": None}
+    tokenizer = {"tokenizer_class": "MarianTokenizer", "model_max_length": settings["max_length"]}
+    tokenizer |= {"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>", "separate_vocabs": not shared}
+    return {"config": config, "generation_config": generation, "tokenizer_config": tokenizer}
