@@ -160,7 +160,8 @@ def _parser():
         if name == "train":
             groups = {group: command.add_argument_group(group) for group in ("data", "model", "training")}
             for flag, field in OPTIONS.items():
-                groups[field.metadata["group"]].add_argument(f"--{flag}", **_derived(field))
+                also = ["--from"] if flag == "start_from" else []
+                groups[field.metadata["group"]].add_argument(f"--{flag}", *also, **_derived(field))
         elif name in ("translate", "evaluate", "export"):
             group = command.add_argument_group("decoding (fixed in an export)", argument_default=argparse.SUPPRESS)
             for flag, options in DECODING.items():

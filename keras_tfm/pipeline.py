@@ -24,6 +24,7 @@ BATCH_TOKENS = (1_000_000, (1024, 4096)), (20_000_000, (2048, 8192)), (math.inf,
 PASSES = (1_000_000, 30), (10_000_000, 15), (100_000_000, 8), (math.inf, 4)
 MOST_STEPS = 1000  # between two checkpoints
 KEEP = 10  # checkpoints
+GENTLE = 0.1  # learning rate of a model that has been trained before, as a share of that of a new one
 CPU_HINT = (
     'Training will be slow on this CPU. The recipe "quick" trains a smaller model, and fewer `steps` take less time. '
     "Ctrl-C saves the run at any time, and its model can be used."
@@ -63,15 +64,14 @@ def train(pairs, folder, recipe="default", valid=None, say=print, **changes):
         keras.utils.set_random_seed(recipe.seed)
         texts = data.fingerprint(pairs)
         settled = dataclasses.replace(recipe, **earlier_choices(folder, recipe, texts))
-        tokenizers = make_tokenizers(folder, pairs, texts, settled)
+        start = Translator.load(settled.start_from) if settled.start_from else None
+        tokenizers = make_tokenizers(folder, pairs, texts, settled) if start is None else copy_tokenizers(folder, start)
         encoded, valid_encoded = encode(folder / "data", pairs, valid, tokenizers, settled)
         settled = suited_batches(settled, encoded[0], machine.current())
         batches = serve(encoded, settled, copies=2 if settled.r_drop else 1)
         valid_batches = None if valid is None else serve(valid_encoded, settled, shuffle=False)
-        settled = suited_schedule(settled, len(batches), encoded[0])
-        sizes = dict(zip(("vocab_size", "target_vocab_size"), [each.vocab_size for each in tokenizers], strict=False))
-        build, options = BUILDERS[settled.model], settled.model_options
-        model = build(preset=settled.preset, dtype=settled.precision, **sizes, **options)
+        settled = suited_schedule(settled, len(batches), encoded[0], start)
+        model = new_model(settled, tokenizers) if start is None else copy_model(start, settled)
         compile_model(model, settled, machine.current())
         stopping = keras.callbacks.EarlyStopping("val_loss", patience=settled.patience) if settled.patience else None
         run = runs.TrainingRun(folder, max(KEEP, settled.average), stopping, settled.save_minutes)
@@ -145,6 +145,30 @@ def make_tokenizers(folder, pairs, texts, recipe):
     return [text.load_tokenizer(folder / name) for name in sides]
 
 
+def copy_tokenizers(folder, translator):
+    """The tokenizers of a translator, as those of a run."""
+    for name, tokenizer in zip(runs.TOKENIZERS[len(translator.tokenizers) - 1], translator.tokenizers, strict=True):
+        text.save_tokenizer(tokenizer, folder / name)
+    return translator.tokenizers
+
+
+def new_model(recipe, tokenizers):
+    """A model with new weights."""
+    sizes = dict(zip(("vocab_size", "target_vocab_size"), [each.vocab_size for each in tokenizers], strict=False))
+    return BUILDERS[recipe.model](preset=recipe.preset, dtype=recipe.precision, **sizes, **recipe.model_options)
+
+
+def copy_model(translator, recipe):
+    """A model with the weights of a translator, and with the recipe's precision and dropout rates, if it has such."""
+    check("start_from", recipe.start_from, len(translator.models) == 1, "a translator with one model")
+    (model,) = translator.models
+    rates = {name: getattr(recipe, name) for name in ("dropout", "attention_dropout")}
+    given = {name: rate for name, rate in rates.items() if rate is not None}
+    copy = type(model)(**model.arguments | given | {"dtype": recipe.precision})
+    copy.set_weights(model.get_weights())
+    return copy
+
+
 def encode(folder, pairs, valid, tokenizers, recipe):
     """Token files of the texts to train on, several with subword sampling, and of those to validate on."""
     settings = {"max_length": recipe.max_length - 1, "verbose": recipe.verbose}
@@ -162,12 +186,13 @@ def suited_batches(recipe, encoded, machine):
     return dataclasses.replace(recipe, **{name: getattr(recipe, name) or chosen[name] for name in chosen})
 
 
-def suited_schedule(recipe, steps_per_pass, encoded):
+def suited_schedule(recipe, steps_per_pass, encoded, start=None):
     """The recipe, with steps in whole epochs, and a learning rate, that suit the texts and the model."""
     steps = recipe.steps or steps_per_pass * (recipe.passes or _below(PASSES, len(encoded.targets.tokens)))
     per_epoch = min(recipe.steps_per_epoch or min(steps_per_pass, MOST_STEPS), steps)
     width = recipe.model_dim or MODELS[recipe.model].presets[recipe.preset]["model_dim"]
-    chosen = {"learning_rate": recipe.learning_rate or (width * 2000) ** -0.5}
+    rate = (width * 2000) ** -0.5 if start is None else GENTLE * (start.models[0].arguments["model_dim"] * 2000) ** -0.5
+    chosen = {"learning_rate": recipe.learning_rate or rate}
     chosen |= {"warmup_steps": recipe.warmup_steps or max(1, min(4000, steps // 10))}
     chosen |= {"steps_per_epoch": per_epoch, "steps": -(-steps // per_epoch) * per_epoch}
     return dataclasses.replace(recipe, **chosen)

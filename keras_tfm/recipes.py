@@ -99,6 +99,8 @@ def sizes(model, preset):
 # Options that may differ when a run is resumed: how long and how fast it trains, and what it reports.
 CHANGEABLE = {"steps", "passes", "patience", "average", "learning_rate", "warmup_steps", "clipnorm"}
 CHANGEABLE |= {"save_minutes", "bleu", "verbose"}
+TOKENIZER_OPTIONS = ("vocab_size", "separate")
+KEPT = {"dropout", "attention_dropout", "max_length"}  # options of the model that `start_from` does not decide
 RULES = {
     "a positive integer": lambda value: type(value) is int and value > 0,
     "an integer of at least 0": lambda value: type(value) is int and value >= 0,
@@ -209,6 +211,11 @@ class Recipe:
     tied_output: bool | None = _model("compute the logits with the target embeddings (default: yes)")
     packed: bool | None = _model("put several pairs into each row, to waste less on padding")
 
+    start_from: str | None = _training(
+        None,
+        "folder of a trained or imported translator to start from, instead of new weights; it decides on tokenizers "
+        "and on all options of the model but dropout and precision",
+    )
     steps: int | None = _training(
         None, "number of updates, rounded up to whole epochs (default: depends on the corpus)"
     )
@@ -248,6 +255,10 @@ class Recipe:
         for name, value in self._given_model_options().items():
             rule = f"left out for model={self.model!r}, which has no such option"
             check(name, value, name in MODELS[self.model].options or name == "max_length", rule)
+        if self.start_from is not None:
+            given = {*self._given_model_options(), *(name for name in TOKENIZER_OPTIONS if getattr(self, name))}
+            for name in sorted(given - KEPT):
+                check(name, getattr(self, name), False, "left out with `start_from`, which decides it")
         if self.sampling and self.tokenizer not in ("bpe", "unigram"):
             check("sampling", self.sampling, False, f"0 unless the tokenizer is bpe or unigram, not {self.tokenizer}")
 
@@ -283,7 +294,8 @@ def resolve(recipe, **changes):
     """A word of `RECIPES`, or a `Recipe`, with some options changed.
 
     A recipe for a Transformer becomes one for an older kind of model by leaving out the options that this kind does not
-    have, and by those of `SUITED_TO_OLDER`, unless they are among the changes.
+    have, and by those of `SUITED_TO_OLDER`, unless they are among the changes. If the changes have `start_from`, what
+    the recipe says about model and tokenizers is left out.
 
     >>> resolve("paper", dropout=0.3).schedule
     'inverse_sqrt'
@@ -297,4 +309,7 @@ def resolve(recipe, **changes):
     if model != recipe.model:
         absent = {*MODELS[recipe.model].options} - {*MODELS[model].options, "max_length"}
         changes = dict.fromkeys(absent) | SUITED_TO_OLDER | changes
+    if changes.get("start_from"):
+        decided = {*MODELS[model].options, *TOKENIZER_OPTIONS} - KEPT
+        changes = {field.name: field.default for field in dataclasses.fields(Recipe) if field.name in decided} | changes
     return dataclasses.replace(recipe, **changes)
