@@ -81,7 +81,6 @@ def tensors_of(model, orders):
     for variable in model.trainable_variables:
         their = counterpart(variable.path, variable.shape, orders)
         found[their.name] = their.to_theirs(keras.ops.convert_to_numpy(variable).astype("float32"))
-    found["final_logits_bias"][0, PAD] = 0  # no token of theirs; `bad_words_ids` forbids it
     return found
 
 
