@@ -42,7 +42,7 @@ _TRANSFORMER += (
     "norm_first",
 )
 _TRANSFORMER += ("activation", "score", "heads", "mixing", "window", "use_bias", "kernel_initializer")
-_TRANSFORMER += ("bias_initializer", "tied_output", "packed")
+_TRANSFORMER += ("bias_initializer", "tied_output", "output_bias", "scaled_embeddings", "embedding_norm", "packed")
 SUITED_TO_OLDER = {"clipnorm": 1.0, "dropout": 0.2}  # options of any recipe for a model older than the Transformer
 # The presets of older models have about as many weights as the Transformer's of the same name.
 MODELS = {
@@ -209,6 +209,9 @@ class Recipe:
     kernel_initializer: str | None = _model("Keras initializer of kernels (default: glorot_uniform)")
     bias_initializer: str | None = _model("Keras initializer of biases (default: zeros)")
     tied_output: bool | None = _model("compute the logits with the target embeddings (default: yes)")
+    output_bias: bool | None = _model("add a bias to the logits")
+    scaled_embeddings: bool | None = _model("multiply embeddings by √model_dim (default: yes)")
+    embedding_norm: bool | None = _model("normalize embeddings, after positions have joined them")
     packed: bool | None = _model("put several pairs into each row, to waste less on padding")
 
     start_from: str | None = _training(
