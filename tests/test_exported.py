@@ -199,7 +199,7 @@ for content in ("old", "new"):
 
 def test_a_folder_of_something_else(tmp_path):
     assert exported.form(tmp_path) is None and exported.form(tmp_path / "none") is None
-    with pytest.raises(FileNotFoundError, match="must contain one of model.bin, model.safetensors, model.tflite, saved"):
+    with pytest.raises(FileNotFoundError, match="must contain one of model.bin, model.safetensors, model.t"):
         exported.load(tmp_path)
 
 
