@@ -18,6 +18,7 @@ PACKAGES = {
     "ai_edge_litert": ("running LiteRT files", "litert"),
     "ctranslate2": ("CTranslate2 exports", "ctranslate2"),
     "safetensors": ("checkpoints of Hugging Face", "huggingface"),
+    "yaml": ("checkpoints in Marian's own format", "huggingface"),
     "onnxruntime": ("running ONNX files", "onnx"),
     "tf2onnx": ("writing ONNX files", "onnx"),
 }

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from conftest import IN_TENSORFLOW, assert_close, run
 
-from keras_tfm import Translator, text
+from keras_tfm import Translator, decoding, text
 from keras_tfm.convert import marian
 
 safetensors = pytest.importorskip("safetensors.numpy")
@@ -220,3 +220,94 @@ def test_an_entry_that_is_not_supported_is_named(entry, value, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config | {entry: value}))
     with pytest.raises(ValueError, match=rf"config.json: `{entry}` must be .* Received: {entry}={value!r}"):
         Translator.from_marian(tmp_path)
+
+
+# ── against Hugging Face's own implementation ──
+
+PEERS = {
+    "swish, shared": {"activation_function": "swish", "scale_embedding": True},
+    "gelu, unscaled": {"activation_function": "gelu", "scale_embedding": False},
+    "relu, deep encoder": {"activation_function": "relu", "scale_embedding": True, "encoder_layers": 3},
+    "separate": {"activation_function": "swish", "scale_embedding": True, "share_encoder_decoder_embeddings": False},
+    "untied": {"activation_function": "swish", "scale_embedding": True, "tie_word_embeddings": False},
+}
+
+
+@pytest.fixture
+def peers(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    pytest.importorskip("torch")
+    return pytest.importorskip("transformers")
+
+
+def save_peer(peers, folder, **changes):
+    """A random model of Hugging Face whose translations end now and then, and its tokenizer."""
+    import torch
+
+    config, _ = write(folder, **changes)
+    torch.manual_seed(1)
+    model = peers.MarianMTModel(peers.MarianConfig(**config, init_std=0.3, forced_eos_token_id=None)).eval()
+    with torch.no_grad():
+        model.final_logits_bias.normal_()
+        model.final_logits_bias[0, 0] += 2.5
+    model.save_pretrained(folder)
+    names = {"source_spm": "source.spm", "target_spm": "target.spm", "vocab": "vocab.json"}
+    separate = not config.get("share_encoder_decoder_embeddings", True)
+    names |= {"target_vocab_file": "target_vocab.json"} if separate else {}
+    paths = {name: str(folder / file) for name, file in names.items()}
+    return model, peers.MarianTokenizer(**paths, separate_vocabs=separate)
+
+
+def sentences(count=100):
+    rng, words = np.random.default_rng(3), ["the", "cat", "sat", "on", "mat", "a", "dog", "and", ">>fra<<", "☃"]
+    return [" ".join(rng.choice(words, rng.integers(1, 12))) for _ in range(count)]
+
+
+def translations_of_peer(model, tokenizer, texts, beams):
+    inputs = tokenizer(texts, return_tensors="pt", padding=True)
+    options = {"num_beams": beams, "max_new_tokens": 24, "length_penalty": 0.6, "do_sample": False}
+    ids = model.generate(**inputs, **options, bad_words_ids=[[model.config.pad_token_id]])
+    return tokenizer.batch_decode(ids, skip_special_tokens=True)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("changes", PEERS.values(), ids=PEERS)
+def test_translations_are_those_of_transformers(changes, peers, tmp_path):
+    import torch
+
+    model, tokenizer = save_peer(peers, tmp_path, **changes)
+    translator = Translator.from_marian(tmp_path)
+    order = marian.order_of_ids(marian.read_config(tmp_path), tokenizer.encoder, tokenizer.vocab_size, tmp_path)
+    ours = {int(theirs): number for number, theirs in enumerate(order) if number}
+    texts = sentences()
+    given = tokenizer(texts)["input_ids"]
+    assert [[ours[number] for number in row[:-1]] for row in given] == translator.source_tokenizer.encode(texts)
+    inputs = tokenizer(texts, return_tensors="pt", padding=True)
+    target = torch.randint(2, tokenizer.vocab_size - 1, (len(texts), 6))
+    target[:, 0] = model.config.decoder_start_token_id
+    with torch.no_grad():
+        expected = model(**inputs, decoder_input_ids=target).logits.numpy()
+    source = np.where(inputs["attention_mask"], np.vectorize(ours.get)(inputs["input_ids"]), 0)
+    logits = run(lambda: translator.models[0]({"source": source, "target": np.vectorize(ours.get)(target)}))
+    assert_close(np.array(logits)[:, :, 1:], expected[:, :, order[1:]], 1e-4)
+    for beams in (1, 4):
+        theirs = translations_of_peer(model, tokenizer, texts, beams)
+        steps = translator.models[0].start, translator.models[0].step
+        if beams == 1:
+            found = decoding.greedy(*steps, source, 24)
+        else:
+            found = decoding.beam_search(*steps, source, 24, beams=beams, length_penalty=0.6)[0][:, 0]
+        assert [text.strip() for text in translator.target_tokenizer.decode(np.array(found))] == theirs
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_transformers_loads_what_is_exported(peers, tmp_path):
+    model, tokenizer = save_peer(peers, tmp_path / "given", **PEERS["swish, shared"])
+    Translator.from_marian(tmp_path / "given", max_length=64).export(tmp_path / "exported", format="huggingface")
+    loaded = peers.MarianMTModel.from_pretrained(tmp_path / "exported").eval()
+    reader = peers.MarianTokenizer.from_pretrained(tmp_path / "exported")
+    for beams in (1, 4):
+        theirs = translations_of_peer(model, tokenizer, sentences(), beams)
+        assert translations_of_peer(loaded, reader, sentences(), beams) == theirs

@@ -1,6 +1,7 @@
 """Marian's translators, such as those of OPUS-MT (https://opus.nlpl.eu/opus-mt), in the format of Hugging Face.
 
-A folder holds config.json, model.safetensors or pytorch_model.bin, source.spm, target.spm and vocab.json. Two things
+A folder holds config.json, model.safetensors or pytorch_model.bin, source.spm, target.spm and vocab.json; or it is in
+Marian's own format, see `keras_tfm.convert.marian_archive`. Two things
 are put into this package's order when it is read, so that nothing else needs to know of them:
 
 ids       0 to 3 are padding, start, end and unknown here. There, the decoder starts with the token of padding.
@@ -16,6 +17,7 @@ import numpy as np
 
 from keras_tfm import extras, files
 from keras_tfm.arguments import check, one_of
+from keras_tfm.convert.marian_archive import Archive
 from keras_tfm.models import transformer
 from keras_tfm.text import PAD, MarianTokenizer
 
@@ -58,24 +60,25 @@ IMPOSSIBLE = -1e4  # bias of the logit of padding, which is no token there; fits
 def read(folder):
     """Reads the model and the tokenizers of a folder, and how it searches, as arguments of `Translator`."""
     folder = pathlib.Path(folder)
-    config = read_config(folder)
+    archive = Archive(folder) if [*folder.glob("*.npz")] and not (folder / "config.json").exists() else None
+    config = read_config(folder, archive)
     names = ["vocab.json", "vocab.json" if config["share_encoder_decoder_embeddings"] else "target_vocab.json"]
     orders, tokenizers = [], []
     for side, name, entry in zip(("source", "target"), names, ("vocab_size", "decoder_vocab_size"), strict=True):
-        vocabulary = read_vocabulary(folder / name)
+        vocabulary = archive.vocabulary if archive else read_vocabulary(folder / name)
         orders.append(order_of_ids(config, vocabulary, config[entry], folder / name))
         with files.reading(folder / f"{side}.spm"):
             model = (folder / f"{side}.spm").read_bytes()
             tokenizers.append(MarianTokenizer(model, names_in_order(vocabulary, orders[-1])))
     model = model_of(config, orders)
-    fill(model, Tensors(folder), orders)
-    return model, tokenizers, search_options(folder)
+    fill(model, archive or Tensors(folder), orders)
+    return model, tokenizers, {} if archive else search_options(folder)
 
 
-def read_config(folder):
+def read_config(folder, archive=None):
     """config.json, completed, after a check that this package supports all that it says."""
     path = folder / "config.json"
-    config = files.read_json(path, required=SIZES)
+    config = archive.config if archive else files.read_json(path, required=SIZES)
     config["decoder_vocab_size"] = config.get("decoder_vocab_size") or config["vocab_size"]
     try:
         for name, (default, allowed) in ENTRIES.items():
