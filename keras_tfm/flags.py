@@ -31,7 +31,7 @@ COMMANDS = {
     "evaluate": "score a translator: BLEU, chrF, exact match, perplexity, speed",
     "plot": "plot what each token of a translation attends to",
     "export": "export a translator to ship, and compare it with the model",
-    "import": "read a translator of OPUS-MT (Marian) that is stored in Hugging Face's format",
+    "import": "read a translator of OPUS-MT, in the format of Hugging Face or of Marian",
     "finish": "write model.keras of an interrupted run, from what it has saved",
     "info": "describe a run, a saved translator or an export",
 }

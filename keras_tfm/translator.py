@@ -128,11 +128,12 @@ class Translator:
 
     @classmethod
     def from_marian(cls, folder, **options):
-        """Returns the translator in a folder with a Marian model in Hugging Face's format, such as one of OPUS-MT.
+        """Returns the translator in a folder with a Marian model, such as one of OPUS-MT.
 
         Args:
             folder: contains config.json, model.safetensors (or pytorch_model.bin, which requires PyTorch), source.spm,
-                target.spm and vocab.json, and perhaps target_vocab.json and generation_config.json.
+                target.spm and vocab.json, and perhaps target_vocab.json and generation_config.json; or, in Marian's own
+                format, one .npz file, one *vocab.yml, source.spm and target.spm.
             **options: arguments of `Translator`. `beams` and `length_penalty` are by default those of the folder.
         """
         model, tokenizers, found = marian.read(folder)
