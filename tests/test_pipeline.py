@@ -1,3 +1,4 @@
+import csv
 import dataclasses
 import itertools
 import operator
@@ -160,6 +161,34 @@ def test_a_run_does_not_get_the_tokenizer_of_a_failed_start_nor_of_another_run(r
 
 
 @once
+def test_training_starts_from_a_translator(finished, tmp_path):
+    """It goes on from the weights and tokenizers that were trained, and gets better at once."""
+    pairs = [(str(number), str(number)[::-1]) for number in range(1300, 1500)]
+    kept = {name: OPTIONS[name] for name in ("batch_tokens", "max_length", "num_shapes", "verbose", "jit_compile")}
+    changes = {"start_from": str(finished), "steps": 12, "steps_per_epoch": 4, "learning_rate": 0.01, "dropout": 0.0}
+    said = []
+    translator = pipeline.train(pairs, tmp_path / "run", "quick", pairs, said.append, **kept | changes)
+    assert translator.models[0].arguments["model_dim"] == 16 and translator.models[0].arguments["dropout"] == 0
+    before = Translator.load(finished).models[0]
+    encoded, _ = pipeline.encode(
+        tmp_path / "data", pairs, None, translator.tokenizers, Recipe(tokenizer="bytes", verbose=0)
+    )
+    batches = pipeline.serve(encoded, Recipe(batch_tokens=256, num_shapes=1), shuffle=False)
+    pipeline.compile_model(before, Recipe(learning_rate=1.0, warmup_steps=1, steps=1), machine.current())
+    losses = [
+        float(row["val_loss"]) for row in csv.DictReader((tmp_path / "run" / "metrics.csv").read_text().splitlines())
+    ]
+    assert before.evaluate(batches, verbose=0, return_dict=True)["loss"] > losses[0] > losses[-1]
+    with pytest.raises(ValueError, match="a run with other start_from"):
+        pipeline.train(pairs, tmp_path / "run", "quick", pairs, said.append, **kept | changes | {"start_from": "other"})
+
+
+def test_what_the_translator_to_start_from_decides_is_refused():
+    for name, value in {"num_layers": 2, "vocab_size": 100, "norm": "rms"}.items():
+        with pytest.raises(ValueError, match=f"`{name}` must be left out with `start_from`, which decides it"):
+            Recipe(start_from="folder", **{name: value})
+
+
 def test_other_options_and_other_texts_are_refused(run, texts, tmp_path):
     with pytest.raises(ValueError, match="with other ff_dim, seed$"):
         train(run, texts, ff_dim=64, seed=4)
