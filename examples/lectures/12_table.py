@@ -7,8 +7,8 @@ LARGER = "Transformer, small"
 
 
 def main():
-    table = stored(*OLDER, "Transformer")
     names = [*OLDER, "Transformer, tiny", LARGER]
+    table = stored(*names)
     figure, (quality, cost) = panels(
         "At equal parameters, the Transformer translates best and costs least", 2, 6.5, 4.2
     )
