@@ -78,9 +78,8 @@ def stored(*names):
     table = json.loads(path.read_text())
     missing = [name for name in names if not any(row.startswith(name) for row in table)]
     if missing:
-        sys.exit(
-            f"{path.name} has no {', '.join(missing)}: benchmarks/lecture_table.py, on a machine with a GPU, adds them"
-        )
+        rows = "; no ".join(missing)
+        sys.exit(f"{path.name} has no {rows}: benchmarks/lecture_table.py, on a machine with a GPU, adds them")
     return {name: row for name, row in table.items() if name.startswith(names)}
 
 
