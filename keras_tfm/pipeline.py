@@ -95,6 +95,13 @@ def train(pairs, folder, recipe="default", valid=None, say=print, **changes):
 def check_arguments(pairs, folder, valid, recipe):
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"`folder` must be a folder. Received: {folder}, a file")
+    if recipe.start_from is not None and not pathlib.Path(recipe.start_from).is_dir():
+        check(
+            "start_from",
+            recipe.start_from,
+            False,
+            "the folder of a translator; `keras-tfm import` makes one of OPUS-MT's",
+        )
     for name, texts in {"pairs": pairs, "valid": valid}.items():
         if texts is not None and iter(texts) is texts:
             check(name, texts, False, "a list, or anything else that can be iterated over several times")

@@ -54,12 +54,13 @@ ENTRIES = {
 SIZES = ("vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads", "encoder_ffn_dim")
 SPECIALS = ("pad_token_id", "decoder_start_token_id", "eos_token_id")
 SAME = {"encoder_attention_heads": "decoder_attention_heads", "encoder_ffn_dim": "decoder_ffn_dim"}
-IMPOSSIBLE = -1e4  # bias of the logit of padding, which is no token there; fits into float16
+IMPOSSIBLE = -100.0  # bias of the logit of padding, which is no token there; label smoothing counts it, so not too low
 
 
 def read(folder):
     """Reads the model and the tokenizers of a folder, and how it searches, as arguments of `Translator`."""
     folder = pathlib.Path(folder)
+    check("folder", str(folder), folder.is_dir(), "a folder with a model of Marian or Hugging Face")
     archive = Archive(folder) if [*folder.glob("*.npz")] and not (folder / "config.json").exists() else None
     config = read_config(folder, archive)
     names = ["vocab.json", "vocab.json" if config["share_encoder_decoder_embeddings"] else "target_vocab.json"]

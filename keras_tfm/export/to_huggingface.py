@@ -49,9 +49,8 @@ def write(translator, folder, settings):
         files.write_json(folder / name, {piece: number for number, piece in enumerate(each)}, checksum=False)
     for name, content in configurations(translator, settings, names, shared).items():
         files.write_json(folder / f"{name}.json", content, checksum=False)
-    extras.load("safetensors.numpy").save_file(
-        tensors_of(model, orders), folder / "model.safetensors", {"format": "pt"}
-    )
+    content = extras.load("safetensors.numpy").save(tensors_of(model, orders), {"format": "pt"})
+    (folder / "model.safetensors").write_bytes(content)  # `save_file` would let only this user read it
 
 
 def check_model(model):
