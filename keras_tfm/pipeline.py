@@ -95,13 +95,10 @@ def train(pairs, folder, recipe="default", valid=None, say=print, **changes):
 def check_arguments(pairs, folder, valid, recipe):
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"`folder` must be a folder. Received: {folder}, a file")
-    if recipe.start_from is not None and not pathlib.Path(recipe.start_from).is_dir():
-        check(
-            "start_from",
-            recipe.start_from,
-            False,
-            "the folder of a translator; `keras-tfm import` makes one of OPUS-MT's",
-        )
+    exists = recipe.start_from is None or pathlib.Path(recipe.start_from).is_dir()
+    check(
+        "start_from", recipe.start_from, exists, "the folder of a translator; `keras-tfm import` makes one of OPUS-MT's"
+    )
     for name, texts in {"pairs": pairs, "valid": valid}.items():
         if texts is not None and iter(texts) is texts:
             check(name, texts, False, "a list, or anything else that can be iterated over several times")
@@ -198,8 +195,8 @@ def suited_schedule(recipe, steps_per_pass, encoded, start=None):
     steps = recipe.steps or steps_per_pass * (recipe.passes or _below(PASSES, len(encoded.targets.tokens)))
     per_epoch = min(recipe.steps_per_epoch or min(steps_per_pass, MOST_STEPS), steps)
     width = recipe.model_dim or MODELS[recipe.model].presets[recipe.preset]["model_dim"]
-    rate = (width * 2000) ** -0.5 if start is None else GENTLE * (start.models[0].arguments["model_dim"] * 2000) ** -0.5
-    chosen = {"learning_rate": recipe.learning_rate or rate}
+    width, share = (width, 1) if start is None else (start.models[0].arguments["model_dim"], GENTLE)
+    chosen = {"learning_rate": recipe.learning_rate or share * (width * 2000) ** -0.5}
     chosen |= {"warmup_steps": recipe.warmup_steps or max(1, min(4000, steps // 10))}
     chosen |= {"steps_per_epoch": per_epoch, "steps": -(-steps // per_epoch) * per_epoch}
     return dataclasses.replace(recipe, **chosen)

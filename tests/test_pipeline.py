@@ -180,7 +180,9 @@ def test_training_starts_from_a_translator(finished, tmp_path):
     ]
     assert before.evaluate(batches, verbose=0, return_dict=True)["loss"] > losses[0] > losses[-1]
     with pytest.raises(ValueError, match="a run with other start_from"):
-        pipeline.train(pairs, tmp_path / "run", "quick", pairs, said.append, **kept | changes | {"start_from": "other"})
+        pipeline.train(
+            pairs, tmp_path / "run", "quick", pairs, said.append, **kept | changes | {"start_from": str(tmp_path)}
+        )
 
 
 def test_what_the_translator_to_start_from_decides_is_refused():

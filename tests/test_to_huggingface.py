@@ -30,3 +30,14 @@ def test_a_model_that_marian_cannot_hold_is_refused(tmp_path):
     model = models.transformer(text.ByteTokenizer.vocab_size, **sizes)
     with pytest.raises(ValueError, match="`tokenizer` must be made by SentencePiece"):
         Translator(model, text.ByteTokenizer()).export(tmp_path / "out", format="huggingface")
+
+
+def test_two_tables_of_one_vocabulary_stay_apart(tmp_path):
+    tokenizer = text.train_tokenizer(TEXTS[:3] * 20, "bpe", 290)
+    sizes = {"num_layers": 1, "model_dim": 8, "num_heads": 2, "ff_dim": 8}
+    model = models.transformer(tokenizer.vocab_size, target_vocab_size=tokenizer.vocab_size, **sizes)
+    Translator(model, tokenizer).export(tmp_path / "out", format="huggingface")
+    again = Translator.from_marian(tmp_path / "out").models[0]
+    for name in ("source_embedding", "target_embedding"):
+        before, after = (np.array(getattr(each, name).embeddings)[1:] for each in (model, again))
+        assert np.array_equal(before, after)

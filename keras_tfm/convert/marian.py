@@ -1,8 +1,8 @@
 """Marian's translators, such as those of OPUS-MT (https://opus.nlpl.eu/opus-mt), in the format of Hugging Face.
 
 A folder holds config.json, model.safetensors or pytorch_model.bin, source.spm, target.spm and vocab.json; or it is in
-Marian's own format, see `keras_tfm.convert.marian_archive`. Two things
-are put into this package's order when it is read, so that nothing else needs to know of them:
+Marian's own format, see `keras_tfm.convert.marian_archive`. Two things are put into this package's order when it is
+read, so that nothing else needs to know of them:
 
 ids       0 to 3 are padding, start, end and unknown here. There, the decoder starts with the token of padding.
 features  sines and cosines of positions alternate here. There, all sines come first. A Transformer computes the same
@@ -78,7 +78,7 @@ def read(folder):
 
 def read_config(folder, archive=None):
     """config.json, completed, after a check that this package supports all that it says."""
-    path = folder / "config.json"
+    path = archive.path if archive else folder / "config.json"
     config = archive.config if archive else files.read_json(path, required=SIZES)
     config["decoder_vocab_size"] = config.get("decoder_vocab_size") or config["vocab_size"]
     try:

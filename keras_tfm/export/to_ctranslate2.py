@@ -5,6 +5,7 @@ import numpy as np
 
 from keras_tfm import extras
 from keras_tfm.arguments import check, one_of
+from keras_tfm.export.common import check_options
 from keras_tfm.exported import vocabulary
 from keras_tfm.text import PAD, START
 
@@ -45,13 +46,7 @@ def write(translator, folder, settings):
 
 def _spec(model, specs):
     """The weights of a model, where CTranslate2 expects them."""
-    unknown = [name for name in model.arguments if name not in FREE and name not in OPTIONS]
-    if unknown:
-        raise ValueError(
-            f"`translator` must have a model that CTranslate2 can hold, which knows no {' and no '.join(unknown)}. "
-            f"Received: {type(model).__name__}"
-        )
-    options = {name: one_of(name, model.arguments.get(name, allowed[0]), allowed) for name, allowed in OPTIONS.items()}
+    options = check_options(model, "CTranslate2", OPTIONS, FREE)
     spec = specs.TransformerSpec.from_config(
         (len(model.encoder.blocks), len(model.decoder.blocks)),
         model.encoder.blocks[0].attention.num_heads,

@@ -9,6 +9,7 @@ import numpy as np
 from keras_tfm import extras, files
 from keras_tfm.arguments import check, one_of
 from keras_tfm.convert.marian import counterpart
+from keras_tfm.export.common import check_options
 from keras_tfm.text import MarianTokenizer, SentencePieceTokenizer
 
 # Options of models that Marian supports, the default first, and those whose value does not matter.
@@ -39,10 +40,11 @@ def write(translator, folder, settings):
     one_of("penalty", settings["penalty"], ["length"])
     check("coverage_penalty", settings["coverage_penalty"], not settings["coverage_penalty"], "0 for Hugging Face")
     model, tokenizers = translator.models[0], [translator.source_tokenizer, translator.target_tokenizer]
-    check_model(model)
+    check_options(model, "Marian", OPTIONS, FREE)
+    check("model_dim", model.arguments["model_dim"], model.arguments["model_dim"] % 2 == 0, "even for Hugging Face")
     names = [names_of(tokenizer) for tokenizer in tokenizers]
     orders = [np.array([PAD, PAD, END, UNKNOWN, *range(3, len(each))]) for each in names]
-    shared = names[0] == names[1]
+    shared = model.source_embedding is model.target_embedding
     for tokenizer, side in zip(tokenizers, ("source", "target"), strict=True):
         (folder / f"{side}.spm").write_bytes(tokenizer.model)
     for each, name in zip(names, ("vocab.json", "target_vocab.json")[: 1 if shared else 2], strict=False):
@@ -51,19 +53,6 @@ def write(translator, folder, settings):
         files.write_json(folder / f"{name}.json", content, checksum=False)
     content = extras.load("safetensors.numpy").save(tensors_of(model, orders), {"format": "pt"})
     (folder / "model.safetensors").write_bytes(content)  # `save_file` would let only this user read it
-
-
-def check_model(model):
-    """Raises an error unless Marian has all options of the model."""
-    unknown = [name for name in model.arguments if name not in FREE and name not in OPTIONS]
-    if unknown:
-        raise ValueError(
-            f"`translator` must have a model that Marian can hold, which knows no {' and no '.join(unknown)}. "
-            f"Received: {type(model).__name__}"
-        )
-    for name, allowed in OPTIONS.items():
-        one_of(name, model.arguments.get(name, allowed[0]), allowed)
-    check("model_dim", model.arguments["model_dim"], model.arguments["model_dim"] % 2 == 0, "even for Hugging Face")
 
 
 def names_of(tokenizer):
