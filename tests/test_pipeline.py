@@ -160,7 +160,6 @@ def test_a_run_does_not_get_the_tokenizer_of_a_failed_start_nor_of_another_run(r
         Translator(runs.load_keras(run / "model.keras"), translator.source_tokenizer)
 
 
-@once
 def test_training_starts_from_a_translator(finished, tmp_path):
     """It goes on from the weights and tokenizers that were trained, and gets better at once."""
     pairs = [(str(number), str(number)[::-1]) for number in range(1300, 1500)]
@@ -191,6 +190,7 @@ def test_what_the_translator_to_start_from_decides_is_refused():
             Recipe(start_from="folder", **{name: value})
 
 
+@once
 def test_other_options_and_other_texts_are_refused(run, texts, tmp_path):
     with pytest.raises(ValueError, match="with other ff_dim, seed$"):
         train(run, texts, ff_dim=64, seed=4)
