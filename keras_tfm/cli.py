@@ -72,7 +72,7 @@ def run(argv, prepare=lambda: None):
         sys.exit(f"keras-tfm: error: {extras.missing(package)}")
 
 
-def check_model(model, exports=True):
+def check_model(model, exports=True, hint=""):
     """Returns the format of an export, or None for a run or a saved translator; raises an error for anything else."""
     if model.is_file():
         raise ValueError(f"`model` must be a folder, given before the files. Received: {model}")
@@ -82,8 +82,7 @@ def check_model(model, exports=True):
     if form is not None:
         extras.require(*exported.RUNNERS[form].packages)
     elif not model.is_dir():
-        hint = "pass text on standard input or with --text"
-        raise ValueError(f"`model` must be a folder; {hint}. Received: {str(model)!r}, which does not exist")
+        raise FileNotFoundError(f"{model}: there is no such folder{hint}")
     elif not (model / "config.json").exists() and not [*model.glob("model*.keras")]:
         raise FileNotFoundError(f"{model}: must contain a run, a model.keras or an export")
     return form
@@ -167,7 +166,7 @@ def load_translator(model, form=None, **options):
 
 def translate(model, files, text, out, **options):
     """Translates lines of files or of standard input, see `keras-tfm translate --help`."""
-    form = check_model(model or DATES)
+    form = check_model(model or DATES, hint="; a text to translate comes after --text, or on standard input")
     for file in files:
         if not file.is_file():
             what = "a folder" if file.is_dir() else "no such file"

@@ -85,7 +85,11 @@ ARGUMENTS = {
         "--runtime": {**PATH, "help": "folder with LiteRT.js, for a page (default: node_modules)"},
     },
     "import": {
-        "folder": {**PATH, "help": "folder with config.json, model.safetensors, vocab.json, source.spm and target.spm"},
+        "folder": {
+            **PATH,
+            "help": "folder with config.json, model.safetensors, vocab.json, source.spm and target.spm, or with the "
+            ".npz, .yml and .spm files of Marian's own format",
+        },
         "--out": {**PATH, "required": True, "help": "folder to write, for `keras-tfm translate`, `export` and others"},
     },
     "finish": {
@@ -113,7 +117,10 @@ class Parser(argparse.ArgumentParser):
 
 def parse(argv):
     """The arguments of a command line as a dict, with the name of the `command`; those of `train` hold a `Recipe`."""
-    arguments = vars(_parser().parse_args([_underscored(word) for word in argv]))
+    namespace, unknown = _parser().parse_known_args([_underscored(word) for word in argv])
+    arguments = vars(namespace)
+    if unknown:
+        Parser(prog=f"keras-tfm {arguments['command']}").error(f"unknown arguments: {' '.join(unknown)}")
     if arguments["command"] == "train":
         changes = {"tokenizer": "char"} if arguments["task"] else {}
         changes |= {name: arguments.pop(name) for name in OPTIONS if name in arguments}
@@ -151,7 +158,8 @@ def _parser():
     parser.add_argument("--version", action="version", version=f"keras-tfm {keras_tfm.__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
     for name, text in COMMANDS.items():
-        command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        about = {"help": text, "description": f"{text[0].upper()}{text[1:]}."}
+        command = commands.add_parser(name, allow_abbrev=False, **about)
         command.set_defaults(command=name)
         for flag, options in ARGUMENTS[name].items():
             command.add_argument(flag, **options)

@@ -283,7 +283,7 @@ def before_keras(folder, here, lines):
 def test_what_can_be_known_at_once_is_said_before_keras_is_imported(folder, tmp_path):
     (tmp_path / "x").write_text("one text\n")
     expected = [
-        ("translate no/such", "pass text on standard input or with --text"),
+        ("translate no/such", "no such folder; a text to translate comes after --text"),
         ("translate MODEL no/such", "no/such: must be a text file; pass text with --text. Received: no such file"),
         ("translate x .", "`model` must be a folder, given before the files"),
         ("translate MODEL x --out x", "--out must not be one of the files to translate. Received: x"),
@@ -291,8 +291,8 @@ def test_what_can_be_known_at_once_is_said_before_keras_is_imported(folder, tmp_
         ("train --source x", "x, line 1: must be `text, tab, text`, since there is no --target. Received: 'one text'"),
         ("translate .", "must contain a run, a model.keras or an export"),
         ("evaluate . --source no/such --reference x", "no/such: there is no such file"),
-        ("plot no/such text", "`model` must be a folder"),
-        ("export no/such --format onnx --out x", "`model` must be a folder"),
+        ("plot no/such text", "no/such: there is no such folder"),
+        ("export no/such --format onnx --out x", "no/such: there is no such folder"),
         ("export MODEL --format litert --out {here}", "--out must be new, empty or an earlier export"),
         ("export MODEL --format onnx --out x --precision int8", "--precision must be one of float32 for format='onnx'"),
         (

@@ -92,11 +92,11 @@ def test_number_words():
 
 
 @pytest.mark.slow
-def test_fine_tuning(tmp_path):
-    lines = [line for line in printed("fine_tuning", "--out", tmp_path / "finnish") if "Finnish " in line]
+def test_finetune(tmp_path):
+    lines = [line for line in printed("finetune", "--out", tmp_path / "finnish") if "Finnish " in line]
     (before, old), (alone, forgotten), (mixture, kept), (scratch, _) = map(numbers, lines)
     assert before < 50 and old > 95 and alone > 85 and mixture > 85 and kept > max(90, forgotten) and scratch < 20
-    assert (tmp_path / "finnish" / "model.keras").exists()
+    assert (tmp_path / "finnish" / "mixed" / "model.keras").exists()
 
 
 @pytest.mark.slow

@@ -170,7 +170,7 @@ def damaged(folder, name, content):
     "name, content, message",
     [
         ("config.json", b"{", "config.json: damaged"),
-        ("config.json", None, "config.json: is missing"),
+        ("config.json", None, "config.json of Hugging Face or an .npz"),
         ("source.spm", None, "source.spm: is missing"),
         ("source.spm", b"\x80\x04K\x01.", "source.spm: damaged"),
         ("vocab.json", b'{"a": 1}', "vocab.json: damaged.*has no <unk>"),

@@ -1,6 +1,7 @@
 """The page's tokenizers in JavaScript, against those in Python."""
 
 import functools
+import io
 import json
 import pathlib
 import shutil
@@ -8,11 +9,12 @@ import subprocess
 
 import numpy as np
 import pytest
+import sentencepiece
 from conftest import once
 from test_text import HARD
 
 from keras_tfm import tasks
-from keras_tfm.text import PAD, ByteTokenizer, save_tokenizer, train_tokenizer
+from keras_tfm.text import PAD, ByteTokenizer, MarianTokenizer, save_tokenizer, train_tokenizer
 
 PAGE = pathlib.Path(__file__).parent.parent / "keras_tfm/export/page"
 NODE = pytest.mark.skipif(not shutil.which("node"), reason="Node.js is not installed: tokenizer.js cannot run")
@@ -54,6 +56,7 @@ def texts():
     letters = list("aaabcdeeeghilmnorstuäößéñ 1234567890.,-/年月日мая<br>▁\t\u00a0\u3000ﬁ①Åǆ가힣😀\u0301\u200bQ")
     some = ["".join(rng.choice(letters, rng.integers(1, 40))) for _ in range(300)]
     own = ["a<br>b", "der derart derartig<br><br>", "über und über", "im ende ", "Ärger ber ber", "? \ufffd ?", "▁▁ ▁"]
+    own += [">>fra<< 3 mai 2023", ">>fra<<3 mai", ">>xyz<< a", ">><<", ">>a", " >>fra<< a"]
     return [source for source, _ in tasks.dates(300, "test")] + HARD + some + own
 
 
@@ -63,6 +66,19 @@ def rows_of(tokenizer):
     random = [rng.integers(0, tokenizer.vocab_size, rng.integers(1, 20)).tolist() for _ in range(300)]
     bytes_only = [rng.integers(4, min(260, tokenizer.vocab_size), rng.integers(1, 9)).tolist() for _ in range(300)]
     return tokenizer.encode(texts()) + random + bytes_only
+
+
+def marian_tokenizer(corpus, byte_fallback):
+    """One whose SentencePiece model has other ids, as those of OPUS-MT; every seventh of its pieces is unknown."""
+    model = io.BytesIO()
+    options = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1, "byte_fallback": byte_fallback}
+    lines = iter(line for line in corpus if line.isascii())
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=lines, model_writer=model, vocab_size=500, hard_vocab_limit=False, minloglevel=2, **options
+    )
+    names = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    pieces = [names.id_to_piece(n) for n in range(3, names.get_piece_size()) if n % 7]
+    return MarianTokenizer(model.getvalue(), [">>fra<<", *reversed(pieces)])
 
 
 def run_javascript(folder, texts, rows):
@@ -75,14 +91,18 @@ def run_javascript(folder, texts, rows):
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MODELS] + ["bytes"]
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+    + ["bytes", "Marian", "Marian with bytes"],
 )
 def test_javascript_tokenizes_as_python_does(name, tmp_path):
+    corpus = [source for source, _ in tasks.dates(2000)]
     if name == "bytes":
         tokenizer = ByteTokenizer()
+    elif "Marian" in name:
+        tokenizer = marian_tokenizer(corpus, byte_fallback=name == "Marian with bytes")
     else:
         kind, options = MODELS[name]
-        corpus = [source for source, _ in tasks.dates(2000)]
         tokenizer = train_tokenizer(corpus, kind, 700, **options)
     save_tokenizer(tokenizer, tmp_path / "tokenizer")
     strings, rows = [*texts(), "lone \ud800 \udc00\ud83d"], rows_of(tokenizer)

@@ -136,7 +136,7 @@ def test_what_a_browser_cannot_run_is_refused(tmp_path):
     tokenizer = keras_hub_tokenizer("word_piece")
     ours = Translator(transformer(tokenizer.vocab_size, preset="tiny"), tokenizer)
     runtime = empty_runtime(tmp_path / "node_modules")
-    with pytest.raises(ValueError, match="`tokenizer` must be a SentencePieceTokenizer or a ByteTokenizer.*KerasHub"):
+    with pytest.raises(ValueError, match="`tokenizer` must be one of .*KerasHub"):
         ours.export(tmp_path / "site", "web", runtime=runtime)
     (runtime / extras.NPM_FILES["litert.js"]).write_text("another version")
     with pytest.raises(ValueError, match="`runtime` must contain version 2.5.3 of @litertjs/core.* 0 times"):

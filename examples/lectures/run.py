@@ -19,6 +19,19 @@ from lecture import fingerprint, title
 HERE = pathlib.Path(__file__).parent
 TITLE = "The claims of the lecture notes, measured"
 INTRODUCTION = "Each section is one short program: what it measured, its picture, and what the notes say."
+SITE = f"""---
+hide: [navigation]
+---
+
+# {TITLE}
+
+{INTRODUCTION}
+
+```
+make lectures                                 # all of them; resumes after an interruption
+make lectures ARGS="03_scaling --again"       # one of them, again
+```
+"""
 STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:58rem;margin:2rem auto;padding:0 1rem;color:#222}
 img{max-width:100%}table{border-collapse:collapse;font-size:.9rem;margin:1rem 0}h2{margin-top:3.5rem}
 td,th{padding:.2rem .8rem;text-align:right;border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}
@@ -72,7 +85,7 @@ def write_markdown(folder, results):
     sections = [
         f"## {heading(file, result)} {{#{file.stem}}}\n\n{body(file, result)}" for file, result in results.items()
     ]
-    return write(folder / "index.md", "\n\n".join([f"# {TITLE}", INTRODUCTION, *sections]) + "\n")
+    return write(folder / "index.md", "\n\n".join([SITE, *sections]) + "\n")
 
 
 def write(path, text):

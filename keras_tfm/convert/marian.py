@@ -60,8 +60,10 @@ IMPOSSIBLE = -100.0  # bias of the logit of padding, which is no token there; la
 def read(folder):
     """Reads the model and the tokenizers of a folder, and how it searches, as arguments of `Translator`."""
     folder = pathlib.Path(folder)
-    check("folder", str(folder), folder.is_dir(), "a folder with a model of Marian or Hugging Face")
-    archive = Archive(folder) if [*folder.glob("*.npz")] and not (folder / "config.json").exists() else None
+    huggingface, marian = (folder / "config.json").exists(), [*folder.glob("*.npz")]
+    rule = "a folder with config.json of Hugging Face or an .npz of Marian"
+    check("folder", str(folder), folder.is_dir() and (huggingface or marian), rule)
+    archive = None if huggingface else Archive(folder)
     config = read_config(folder, archive)
     names = ["vocab.json", "vocab.json" if config["share_encoder_decoder_embeddings"] else "target_vocab.json"]
     orders, tokenizers = [], []

@@ -18,8 +18,9 @@ from keras_tfm.arguments import check
 from keras_tfm.export import to_litert
 from keras_tfm.export.common import graph_of
 from keras_tfm.exported import PAGE, WebTranslator
-from keras_tfm.text import PAD, ByteTokenizer, SentencePieceTokenizer
+from keras_tfm.text import PAD, ByteTokenizer, MarianTokenizer, SentencePieceTokenizer
 
+KNOWN = SentencePieceTokenizer, MarianTokenizer, ByteTokenizer  # tokenizer.js
 FOLDER = pathlib.Path(__file__).parent / "page"
 
 
@@ -27,8 +28,8 @@ def write(translator, folder, settings):
     """Writes a page; see `keras_tfm.export.export`. Replaces `runtime` in the settings by what the page has to know."""
     runtime = extras.npm_files(settings.pop("runtime"))
     for tokenizer in translator.tokenizers:
-        known = isinstance(tokenizer, (ByteTokenizer, SentencePieceTokenizer))
-        check("tokenizer", type(tokenizer).__name__, known, "a SentencePieceTokenizer or a ByteTokenizer for a page")
+        known = isinstance(tokenizer, KNOWN)
+        check("tokenizer", type(tokenizer).__name__, known, f"one of {[each.__name__ for each in KNOWN]} for a page")
     copy_runtime(runtime, folder / "runtime")
     for name in PAGE:
         (folder / name).write_bytes((FOLDER / name).read_bytes())

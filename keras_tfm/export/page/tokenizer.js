@@ -8,10 +8,14 @@ const utf8 = new TextEncoder();
 
 /** Returns the tokenizer in a folder that `save_tokenizer` wrote; `read(name)` returns a file of it as a Uint8Array. */
 export async function loadTokenizer(read) {
-  const settings = JSON.parse(new TextDecoder().decode(await read("tokenizer.json")));
+  const settings = JSON.parse(string(await read("tokenizer.json")));
   if (settings.class === "ByteTokenizer") return new ByteTokenizer();
   if (settings.class === "SentencePieceTokenizer") return new SentencePieceTokenizer(await read("sentencepiece.model"));
-  throw new Error(`The tokenizer must be a SentencePieceTokenizer or a ByteTokenizer. Received: ${settings.class}`);
+  if (settings.class === "MarianTokenizer") {
+    const { pieces } = JSON.parse(string(await read("vocabulary.json")));
+    return new MarianTokenizer(await read("sentencepiece.model"), pieces);
+  }
+  throw new Error(`This page has no tokenizer of the kind ${settings.class}`);
 }
 
 /** Ids up to the first end token, without special tokens. */
@@ -44,7 +48,7 @@ export class ByteTokenizer {
 }
 
 const KINDS = { 1: "unigram", 2: "bpe", 3: "word", 4: "char" };
-const [NORMAL, CONTROL, USER_DEFINED, UNUSED, BYTE] = [1, 3, 4, 5, 6]; // types of pieces
+const [NORMAL, UNKNOWN_PIECE, CONTROL, USER_DEFINED, UNUSED, BYTE] = [1, 2, 3, 4, 5, 6]; // types of pieces
 
 export class SentencePieceTokenizer {
   /** `bytes` is the content of sentencepiece.model, a ModelProto of sentencepiece_model.proto. */
@@ -70,6 +74,7 @@ export class SentencePieceTokenizer {
       const score = fields.get(2)?.at(-1) ?? 0;
       return { text: string(fields.get(1).at(-1)), score, type: fields.get(3)?.at(-1) ?? NORMAL };
     });
+    this.unknown = this.pieces.findIndex(({ type }) => type === UNKNOWN_PIECE);
     this.ids = new Map(); // of pieces that occur in text
     this.reserved = new Map(); // of all others
     this.bytes = []; // of the piece for each byte
@@ -88,15 +93,22 @@ export class SentencePieceTokenizer {
   }
 
   encode(text) {
+    return this.split(text).map(({ id }) => id);
+  }
+
+  /** The pieces of a text, as { text, id }; several unknown ones in a row are one. */
+  split(text) {
     const normal = this.#normalized(clean(text));
     const result = [];
-    let afterUnknown = false;
     for (const piece of normal ? this[this.kind](normal) : []) {
       const id = this.#id(piece);
-      if (id !== UNKNOWN) result.push(id);
-      else if (this.byteFallback) result.push(...Array.from(utf8.encode(piece), (byte) => this.bytes[byte]));
-      else if (!afterUnknown) result.push(UNKNOWN); // one for several in a row
-      afterUnknown = id === UNKNOWN;
+      const last = result.at(-1);
+      if (id !== this.unknown) result.push({ text: piece, id });
+      else if (this.byteFallback) {
+        const ids = Array.from(utf8.encode(piece), (byte) => this.bytes[byte]);
+        result.push(...ids.map((id) => ({ text: this.pieces[id].text, id })));
+      } else if (last?.id === this.unknown) last.text += piece;
+      else result.push({ text: piece, id });
     }
     return result;
   }
@@ -137,7 +149,7 @@ export class SentencePieceTokenizer {
   }
 
   #id(piece) {
-    return this.reserved.get(piece) ?? this.ids.get(piece) ?? UNKNOWN;
+    return this.reserved.get(piece) ?? this.ids.get(piece) ?? this.unknown;
   }
 
   // ── normalization ──
@@ -258,6 +270,41 @@ export class SentencePieceTokenizer {
     }
     return result.reverse();
   }
+}
+
+/** Pieces of SentencePiece with the ids of another vocabulary; a text may start with a language code, ">>fra<<". */
+export class MarianTokenizer {
+  /** `bytes` is the content of sentencepiece.model, and `pieces` are those with ids 4, 5, … */
+  constructor(bytes, pieces) {
+    this.splitter = new SentencePieceTokenizer(bytes);
+    this.pieces = pieces;
+    this.ids = new Map(pieces.map((piece, n) => [piece, n + SPECIALS]));
+    this.addsSpace = this.splitter.split("a")[0].text.startsWith(SPACE);
+  }
+
+  encode(text) {
+    const code = clean(text).match(/^>>.*?<</s) ?? [];
+    const pieces = this.splitter.split(clean(text).slice(code.join("").length)).map(({ text }) => text);
+    return [...code, ...pieces].map((piece) => this.ids.get(piece) ?? UNKNOWN);
+  }
+
+  decode(ids) {
+    const pieces = content(ids).filter((id) => id !== UNKNOWN).map((id) => this.pieces[id - SPECIALS]);
+    const text = string(new Uint8Array(pieces.flatMap((piece) => [...bytesOf(piece)])));
+    return this.addsSpace && text.startsWith(" ") ? text.slice(1) : text;
+  }
+
+  /** A token as a short text. */
+  label(id) {
+    if (id < SPECIALS) return ["", "start", "end", "?"][id];
+    return this.pieces[id - SPECIALS].replaceAll(SPACE, " ").trim() || "␣";
+  }
+}
+
+/** What a piece of SentencePiece stands for. */
+function bytesOf(piece) {
+  const byte = piece.match(/^<0x([0-9A-F]{2})>$/);
+  return byte ? [parseInt(byte[1], 16)] : utf8.encode(piece.replaceAll(SPACE, " "));
 }
 
 /** Rules that replace characters, such as NFKC: a double-array trie of UTF-8 bytes, and the replacements. */
