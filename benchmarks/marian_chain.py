@@ -5,7 +5,7 @@ python benchmarks/marian_chain.py RUN DATA [--transformers PYTHON] [--out runs/m
 RUN is a translator that Marian can hold, for example one trained with `--recipe small_corpus --no-norm_first`; DATA
 contains `tok/` of Multi30k. Each step is a process of its own: export to Hugging Face's format, translation by
 `transformers`, import, exports of what was imported, and the evaluation of each on val. PYTHON is an interpreter with
-`transformers` and `torch`, which may be another environment. Needs the extras of all formats.
+`transformers` and `torch`, which may be another environment. Needs the extras of all formats. The same command resumes.
 """
 
 import argparse
@@ -44,22 +44,39 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/marian_chain"))
     options = parser.parse_args()
     texts = [options.data / "tok" / f"val.lc.norm.tok.{language}.gz" for language in ("en", "de")]
-    search, rows = ["--beams", BEAMS, "--max_length", 128], {}
-    rows["the run itself"] = bleu(options.run, texts, *search)
+    search, table = ["--beams", BEAMS, "--max_length", 128], Table(options.out / "table.json")
+    table.add("the run itself", lambda: bleu(options.run, texts, *search))
     folder, again = options.out / "huggingface", options.out / "imported"
-    keras_tfm("export", options.run, "--format", "huggingface", *search, "--out", folder)
+    if not folder.exists():
+        keras_tfm("export", options.run, "--format", "huggingface", *search, "--out", folder)
     if options.transformers:
-        rows["transformers"] = transformers_bleu(options.transformers, folder, texts)
+        table.add("transformers", lambda: transformers_bleu(options.transformers, folder, texts))
     keras_tfm("import", folder, "--out", again)
-    print(f"weights that differ after export and import: {different_weights(options.run, again)}")
-    rows["imported again"] = bleu(again, texts, *search)
+    table.add("imported again", lambda: bleu(again, texts, *search))
     for name, (form, precision) in FORMS.items():
         out = options.out / f"{form}_{precision}"
-        keras_tfm("export", again, "--format", form, "--precision", precision, *search, "--out", out)
-        rows[name] = bleu(out, texts)
+        if not out.exists():
+            keras_tfm("export", again, "--format", form, "--precision", precision, *search, "--out", out)
+        table.add(name, lambda out=out: bleu(out, texts))
+    different, new = different_weights(options.run, again)
+    print(f"after export and import, {different} weights differ, and these are new: {', '.join(new)}\n")
     print("| form | BLEU on val | difference |\n| --- | --- | --- |")
-    for name, score in rows.items():
-        print(f"| {name} | {score:.2f} | {score - rows['the run itself']:+.2f} |")
+    for name, score in table.rows.items():
+        print(f"| {name} | {score:.2f} | {score - table.rows['the run itself']:+.2f} |")
+
+
+class Table:
+    """Scores by name, in a file, so that the same command resumes."""
+
+    def __init__(self, path):
+        self.path = path
+        self.rows = json.loads(path.read_text()) if path.exists() else {}
+
+    def add(self, name, measure):
+        if name not in self.rows:
+            self.rows[name] = measure()
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text(json.dumps(self.rows, indent=1))
 
 
 def keras_tfm(*command):
@@ -89,10 +106,14 @@ def transformers_bleu(python, folder, texts):
 
 
 def different_weights(first, second):
+    """Number of weights of the first model that are not the same in the second, and the paths of new ones there."""
     from keras_tfm import Translator
 
-    pairs = zip(*(Translator.load(folder).models[0].weights for folder in (first, second)), strict=True)
-    return sum(not np.array_equal(a, b) for a, b in pairs)
+    ours, theirs = (
+        {weight.path: np.array(weight) for weight in Translator.load(folder).models[0].trainable_weights}
+        for folder in (first, second)
+    )
+    return sum(not np.array_equal(ours[path], theirs[path]) for path in ours), sorted({*theirs} - {*ours})
 
 
 if __name__ == "__main__":

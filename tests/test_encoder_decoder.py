@@ -51,6 +51,7 @@ KINDS = {
     ),
 }
 OLDER = [kind for kind in KINDS if kind != "transformer"]
+SYSTEMS = ("transformer", "rnn", "bahdanau", "gnmt", "conv", "bytenet")  # the others are variants of these
 ATTENTIVE = ("transformer", "bahdanau", "luong", "gnmt", "conv", "conv_sinusoidal")
 SIZE = 11
 SOURCE = np.array([[5, 6, 7, 8, 2, 0], [9, 8, 2, 0, 0, 0]])
@@ -62,11 +63,9 @@ def make(kind, **options):
     return spread(KINDS[kind](SIZE, **options))
 
 
-def each(kinds, quick=None):
-    """Parametrizes with kinds, one worker for each; if some are quick, `make test-slow` runs the others."""
-    marks = {kind: [pytest.mark.xdist_group(kind)] for kind in kinds}
-    for kind in kinds if quick else ():
-        marks[kind] += [] if kind in quick else [pytest.mark.slow]
+def each(kinds, quick=SYSTEMS):
+    """Parametrizes with kinds, one worker for each; `make test` runs the quick ones, `make test-slow` the others."""
+    marks = {kind: [pytest.mark.xdist_group(kind)] + [pytest.mark.slow] * (kind not in quick) for kind in kinds}
     return pytest.mark.parametrize("kind", [pytest.param(kind, marks=marks[kind]) for kind in kinds])
 
 
@@ -227,7 +226,7 @@ def test_every_weight_takes_part(kind):
     assert [path for path in same if "key/bias" not in path] == []  # which adds the same to all scores of a query
 
 
-@each(OLDER, quick=("rnn", "bahdanau", "conv"))
+@each(OLDER, quick=["bahdanau"])
 @IN_TENSORFLOW
 def test_exports_say_what_the_model_says(kind, tmp_path, one_width):
     translator = Translator(spread(KINDS[kind](BYTES.vocab_size), 0.3), BYTES, beams=2, max_length=24)
