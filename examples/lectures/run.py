@@ -95,7 +95,7 @@ def write(path, text):
 
 
 def heading(file, result):
-    return f"{int(file.stem.split('_')[0])}. {html.escape(result['title'])}"
+    return f"{int(file.stem.split('_')[0])}. {html.escape(result['title'].rstrip('.'))}"
 
 
 def body(file, result):
