@@ -77,6 +77,7 @@ def test_training_learns_the_built_in_task(tmp_path):
     assert right and float(right[1]) > 95, run.stdout + run.stderr
 
 
+@pytest.mark.slow
 @once
 @pytest.mark.usefixtures("one_width")
 def test_training_learns(tmp_path):

@@ -204,7 +204,7 @@ def test_without_attention_there_is_no_coverage(kind):
         model.step_and_attention(TARGET[:, :1], 0, model.start(SOURCE, 5))
 
 
-@each(OLDER, quick=("bahdanau",))
+@each(OLDER, quick=("rnn",))
 def test_a_model_learns_from_its_source(kind):
     rng = np.random.default_rng(0)
     source = np.concatenate([rng.integers(3, SIZE, (64, 3)), np.full((64, 1), 2)], axis=1)

@@ -128,6 +128,7 @@ def test_pictures(monkeypatch, tmp_path):
     assert all(file.stat().st_size > 5000 for file in tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @once
 def test_lectures_run_once_and_fill_a_page(tmp_path):
     pytest.importorskip("matplotlib")

@@ -69,7 +69,10 @@ def answers(model):
 
 @pytest.mark.parametrize(
     "mode, tied_output",
-    [("int8", True), *(pytest.param(*case, marks=pytest.mark.slow) for case in [("int4", True), ("int8", False)])],
+    [
+        pytest.param("int8", True, marks=SLOW_OFF_TENSORFLOW),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in [("int4", True), ("int8", False)]),
+    ],
 )
 def test_quantized_models_save_load_and_decode(mode, tied_output, tmp_path):
     model = spread(transformer(10, **{**SIZES, "num_layers": 1}, tied_output=tied_output))
@@ -101,8 +104,9 @@ def outputs(model, arrays):
 
 
 def earlier_files():
+    slow = {"quantized": [pytest.mark.slow], "transformer": []}
     for file in sorted(EARLIER.glob("*.keras")):
-        yield pytest.param(file, id=file.stem, marks=SLOW_OFF_TENSORFLOW * (file.stem != "transformer"))
+        yield pytest.param(file, id=file.stem, marks=slow.get(file.stem, SLOW_OFF_TENSORFLOW))
 
 
 @pytest.mark.parametrize("file", list(earlier_files()))
@@ -148,6 +152,7 @@ def test_models_are_ordinary_keras_models(builder, tmp_path):
     json.dumps(model.get_config())
 
 
+@pytest.mark.slow
 @IN_TENSORFLOW
 def test_keras_exports_the_models(tmp_path):
     import tensorflow as tf

@@ -51,15 +51,9 @@ def test_the_search_in_numpy_is_that_of_the_translator(options, tmp_path):
     assert exported.load(tmp_path / "model")(texts) == ours(texts)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_width")
-@pytest.mark.parametrize(
-    "sizes",
-    [
-        {"model_dim": 9, "num_heads": 3},  # 3 features of each
-        pytest.param({"model_dim": 3, "num_heads": 1}, marks=pytest.mark.slow),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("sizes", [{"model_dim": 9, "num_heads": 3}, {"model_dim": 3, "num_heads": 1}], ids=str)
 def test_sizes_of_three_are_no_lengths(sizes, tmp_path):
     """Batch and lengths are open, and nothing else is: 3 was once taken for the length of a source."""
     import onnxruntime
