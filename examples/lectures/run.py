@@ -105,7 +105,7 @@ def body(file, result):
     head = "".join(f"<th>{html.escape(name)}</th>" for name in result["columns"])
     verdicts = {True: "The notes are right", None: "The notes are right in part", False: "The notes need a correction"}
     quote = f"<b>{verdicts[result['agrees']]}</b> ({text['source']}): “{text['notes']}”"
-    return f"""<p><img src="{file.stem}.png" alt="{text["title"]}"></p>
+    return f"""<p><a href="{file.stem}.png"><img src="{file.stem}.png" alt="{text["title"]}"></a></p>
 <p>{text["found"]}</p>
 <blockquote{"" if result["agrees"] else ' class="corrected"'}>{quote}</blockquote>
 <table><tr>{head}</tr>{"".join(rows)}</table>
