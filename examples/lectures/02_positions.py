@@ -87,10 +87,11 @@ def main():
         "CS224N, Lecture 9, Position representation vectors through sinusoids",
         f"All schemes learn to name the last capital at the positions of training (accuracy {near:.2f} or more). At "
         f"positions {RANGES[-1][0]} to {LENGTH - 1}, sinusoids reach {far['sinusoidal']:.2f}, the untrained rows of a "
-        f"learned table {far['learned']:.2f}, and ALiBi, which favours near tokens like the task, {far['alibi']:.2f}. "
-        f"A shift by k is a rotation (error at most {error:.0e}). CS 182 lists an “even-odd” and a “first-half / "
-        f"second-half” indicator: the best column gets {half[0]:.0%} of the halves right, but {parity[0]:.0%} of even "
-        f"and odd (linear read-out {parity[1]:.0%}): the fastest column has a period of 2π, not 2.",
+        f"learned table {far['learned']:.2f}, and ALiBi, which favours near tokens as the task does, "
+        f"{far['alibi']:.2f}. A shift by k is a rotation (error at most {error:.0e}). CS 182 lists an “even-odd” and a "
+        f"“first-half / second-half” indicator: the best column gets {half[0]:.0%} of the halves right, but "
+        f"{parity[0]:.0%} of even and odd (linear read-out {parity[1]:.0%}): the fastest column has a period of 2π, "
+        "not 2.",
         agrees=bool(far["sinusoidal"] < near / 2),
     )
 

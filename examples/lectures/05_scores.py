@@ -86,8 +86,8 @@ def main():
         [[s, f"{models[s].count_params():,}", np.median(times[s]), *curves[s][[1, 3, 7]]] for s in models],
         "the measure of the distance that you have is the cosine similarity distance",
         "Applied Deep Learning, L56.1",
-        "The Transformer uses the dot product, divided by √d. A cosine is at most 1, so its softmax gives one of "
-        f"{ITEMS} keys at most {1 / (1 + (ITEMS - 1) * np.exp(-2)):.0%} of the weight: plain cosine ends "
+        "The Transformer uses the dot product, divided by √d. A cosine lies between −1 and 1, so its softmax gives one "
+        f"of {ITEMS} keys at most {1 / (1 + (ITEMS - 1) * np.exp(-2)):.0%} of the weight: plain cosine ends "
         f"at {curves[PLAIN][-1]:.0f}%, cosine times a learned factor at {curves['cosine'][-1]:.0f}%. Hard attention "
         f"copies {hard.mean():.0f}% but miscounts by {errors['hard']:.1f} (soft: {errors['soft']:.1f}); local copies "
         f"{local[: WINDOW - 1].mean():.0f}% inside its window and {local[WINDOW - 1 :].mean():.0f}% outside.",

@@ -1,4 +1,4 @@
-"""Batch norm suffers in small batches, layer norm does not; deep networks need a norm to keep gradients in range."""
+"""Batch norm suffers far more than layer norm in small batches; depth needs a norm to keep gradients in range."""
 
 from functools import partial
 from itertools import product
@@ -92,14 +92,14 @@ def main():
         [[norm, str(size), *values] for (norm, size), values in found.items()],
         "batch norm is hard to use with sequence models",
         "CS 182, Lecture 12, Layer Normalization",
-        f"In batches of 2, batch norm ends at a loss of {batch[1]:.2f} ({batch[0]:.2f} in training mode), layer "
-        f"norm at {layer[1]:.2f}. In batches of 32, at {big[1]:.2f} and {found['layer norm', 32][1]:.2f}: it suffers "
-        "from small batches, not from different lengths. With "
-        f"{TRAINED[-1]} blocks and no warm-up, pre-norm ends at {deep['pre-norm'][-1]:.2f}, post-norm at "
-        f"{deep['post-norm'][-1]:.2f}. Residual connections alone do not “prevent the gradients from "
-        "getting to large or small” (NLU): with "
-        f"{UNTRAINED[-1]} blocks the first one's gradient is {sizes['residual'][-1]:.0e}, without them "
-        f"{sizes['neither'][-1]:.0e}, and with norms too {sizes['norm and residual'][-1]:.2g}.",
+        f"In batches of 2 ({STEPS[2]:,} steps), batch norm ends at a loss of {batch[1]:.2f} ({batch[0]:.2f} in "
+        f"training mode), layer norm at {layer[1]:.2f}. In batches of 32 ({STEPS[32]} steps, so more sequences), batch "
+        f"norm ends at {big[1]:.2f} and layer norm at {found['layer norm', 32][1]:.2f}: different lengths do not hurt "
+        f"batch norm, small batches do. With {TRAINED[-1]} blocks and no warm-up, pre-norm ends at "
+        f"{deep['pre-norm'][-1]:.2f}, post-norm at {deep['post-norm'][-1]:.2f}. Residual connections alone do not "
+        f"“prevent the gradients from getting to large or small” (NLU): with {UNTRAINED[-1]} blocks the first one's "
+        f"gradient is {sizes['residual'][-1]:.0e}, with neither residual connections nor norms "
+        f"{sizes['neither'][-1]:.0e}, and with both {sizes['norm and residual'][-1]:.2g}.",
         agrees=None if batch[1] > 1.1 * layer[1] and big[1] < found["layer norm", 32][1] else bool(batch[1] > layer[1]),
     )
 

@@ -58,9 +58,9 @@ def measure():
 
 
 def slower(first, second):
-    """In words, the lengths at which the first of two encoders takes longer."""
+    """In words, at which lengths the first of two encoders takes longer."""
     lengths = [str(n) for n, *times in zip(LENGTHS, first, second, strict=True) if times[0] > times[1]]
-    return f"at {', '.join(lengths)} tokens" if lengths else "at none of these lengths"
+    return f"slower at {' and '.join(lengths)} tokens" if lengths else "at none of these lengths slower"
 
 
 def main():
@@ -89,9 +89,9 @@ def main():
         f"The RNN does the same work for {TOKENS} tokens in sequences of any length, but takes {rnn[0]:.0f} ms in "
         f"sequences of {LENGTHS[0]} and {rnn[-1]:.0f} ms in sequences of {LENGTHS[-1]}, where more steps wait for one "
         f"another. The Transformer goes from {full[0]:.0f} to {full[-1]:.0f} ms, by its pairs of tokens: “$O(n^2)$ vs "
-        f"$O(n)$” (CS 182); with a window, from {local[0]:.0f} to {local[-1]:.0f} ms. On this machine, with the "
-        f"{keras.backend.backend()} backend, the RNN is slower than the Transformer {slower(rnn, full)}, and slower "
-        f"than the one with a window {slower(rnn, local)}.",
+        f"$O(n)$” (CS 182); with a window, from {local[0]:.0f} to {local[-1]:.0f} ms. On a CPU with the "
+        f"{keras.backend.backend()} backend, the RNN is {slower(rnn, full)} than the Transformer, and "
+        f"{slower(rnn, local)} than the one with a window.",
         agrees=bool(rnn[-1] > 1.5 * np.median(rnn[:4])),
     )
 
