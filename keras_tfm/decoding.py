@@ -11,6 +11,7 @@ memory: first all rows of source 0, then those of source 1, and so on.
 Axes: b batch, k beams, l length, v vocabulary.
 """
 
+import copy
 import functools
 
 import keras
@@ -27,6 +28,10 @@ PENALTIES = {
     "length": lambda length, exponent: length**exponent,
     "gnmt": lambda length, exponent: ((5 + length) / 6) ** exponent,  # https://arxiv.org/abs/1609.08144
 }
+
+
+MANY = 8  # rows, and positions, from which on it pays to divide a search
+GROUPS = 4
 
 
 class Constraints:
@@ -55,6 +60,13 @@ class Constraints:
         self.prefix, self.no_repeat_ngram = prefix, no_repeat_ngram
         # the last position of each row, (batch,) or an int
         self.last = max_length - 1 if limits is None else ops.cast(ops.minimum(limits, max_length) - 1, "int32")
+
+    def of_rows(self, places):
+        """The constraints of some rows."""
+        chosen = copy.copy(self)
+        chosen.prefix = None if self.prefix is None else ops.take(self.prefix, places, axis=0)
+        chosen.last = ops.take(self.last, places, axis=0) if ops.is_tensor(self.last) else self.last
+        return chosen
 
     def most_probable(self, logits, k, position, written):
         """The `k` most probable tokens that may follow `written` (rows, l) at `position`.
@@ -212,16 +224,24 @@ class _Search:
         self.step, self.max_length, self.room = step, max_length, room
         self.constraints, self.sources = Constraints(max_length, **constraints), ops.convert_to_tensor(sources)
         self.batch = ops.shape(self.sources)[0]
-        self.cache = start(self.sources, max_length if room is None else room)
+        many = isinstance(self.batch, int) and self.batch >= MANY and max_length >= MANY
+        self.divided = kernels.current().divides_searches and room is None and many
+        self.half = (max_length + 1) // 2
+        self.cache = start(self.sources, self.half if self.divided else max_length if room is None else room)
 
     def run(self, rows, cache, **state):
-        """The last state of the loop, which starts with a start token in each of the rows."""
+        """The result of the loop, which starts with a start token in each of the rows."""
         state |= {"position": ops.convert_to_tensor(0, dtype="int32"), "cache": cache}
         state["tokens"] = ops.full((rows, 1), START, dtype="int32")
+        if self.divided:
+            return self._run_divided(state)
         if self.room is None:
-            return ops.while_loop(self.unfinished, self.advance, state)
+            return self.result(ops.while_loop(self.unfinished, self.advance, state))
         state["room"] = positive("room", self.room) if isinstance(self.room, int) else self.room
-        return ops.while_loop(self.unfinished, self._with_twice_the_room, state)
+        return self.result(ops.while_loop(self.unfinished, self._with_twice_the_room, state))
+
+    def unfinished(self, state):
+        return ops.logical_and(state["position"] < self.max_length, ops.any(self.searching(state)))
 
     def _with_twice_the_room(self, state):
         cache = map_hypotheses(_doubled, state["cache"], but=("memory", "state"))
@@ -231,6 +251,45 @@ class _Search:
     def _unfinished_with_room(self, state):
         return ops.logical_and(state["position"] < state["room"], self.unfinished(state))
 
+    def _run_divided(self, state):
+        """Runs all rows together, then those that take long in groups, so that few compute what nobody needs.
+
+        All rows have a cache for half of the positions, and run until it is full or until one group is left. Shapes
+        are fixed, as XLA needs them.
+        """
+        size = self.batch // GROUPS
+
+        def many_left(state):
+            left = ops.sum(ops.cast(self.searching(state), "int32"))
+            return ops.logical_and(state["position"] < self.half, left > size)
+
+        def finish_group(left, result):
+            places = ops.cast(ops.top_k(ops.cast(left, "int32"), size)[1], "int32")  # all that are left, or others too
+            group, chosen = self._group(places), functools.partial(_rows, places=places, batch=self.batch)
+            part = keras.tree.map_structure(chosen, state)
+            part["cache"] = map_hypotheses(_doubled, part["cache"], but=("memory", "state"))
+            found = group.result(ops.while_loop(group.unfinished, group.advance, part))
+            index, new = places[:, None], ops.take(left, places)
+
+            def updated(old, found):
+                kept = ops.where(ops.reshape(new, (-1,) + (1,) * (len(old.shape) - 1)), found, chosen(old))
+                return ops.scatter_update(old, index, kept)
+
+            return ops.scatter_update(left, index, ops.zeros_like(new)), keras.tree.map_structure(
+                updated, result, found
+            )
+
+        state = ops.while_loop(many_left, self.advance, state)
+        left = self.searching(state)
+        return ops.while_loop(lambda left, result: ops.any(left), finish_group, (left, self.result(state)))[1]
+
+    def _group(self, places):
+        """The search for some rows."""
+        group = copy.copy(self)
+        group.sources, group.batch = ops.take(self.sources, places, axis=0), places.shape[0]
+        group.constraints = self.constraints.of_rows(places)
+        return group
+
 
 class _OneByOne(_Search):
     """Writes one token per row and step: the most probable one, or the one that `draw(logits, position)` returns."""
@@ -238,10 +297,14 @@ class _OneByOne(_Search):
     def decode(self, draw=None):
         self.draw = draw
         written, done = ops.zeros((self.batch, self.max_length), "int32"), ops.zeros((self.batch,), "bool")
-        return self.run(self.batch, self.cache, written=written, done=done)["written"]
+        return self.run(self.batch, self.cache, written=written, done=done)
 
-    def unfinished(self, state):
-        return ops.logical_and(state["position"] < self.max_length, ops.logical_not(ops.all(state["done"])))
+    def result(self, state):
+        return state["written"]
+
+    def searching(self, state):
+        """Which rows (b,) are not finished."""
+        return ops.logical_not(state["done"])
 
     def advance(self, state):
         position, done, written = state["position"], state["done"], state["written"]
@@ -285,7 +348,6 @@ class _BeamSearch(_Search):
     def __init__(self, *arguments, beams, n_best, divisors, coverage_penalty):
         super().__init__(*arguments)
         self.beams, self.n_best, self.divisors, self.coverage_penalty = beams, n_best, divisors, coverage_penalty
-        self.last_divisor = kernels.current().take(divisors, self.constraints.last, axis=0)
 
     def decode(self):
         shape = self.batch, self.beams
@@ -298,17 +360,20 @@ class _BeamSearch(_Search):
         ended = {"ids": alive["ids"], "scores": ops.full(shape, 2 * NEVER)}
         parents = ops.zeros(shape, dtype="int32")
         cache = map_hypotheses(functools.partial(_repeated, n=self.beams), self.cache)
-        ended = self.run(self.batch * self.beams, cache, alive=alive, ended=ended, parents=parents)["ended"]
+        ended = self.run(self.batch * self.beams, cache, alive=alive, ended=ended, parents=parents)
         return ended["ids"][:, : self.n_best], ops.maximum(ended["scores"][:, : self.n_best], NEVER)
 
-    def unfinished(self, state):
+    def result(self, state):
+        return state["ended"]
+
+    def searching(self, state):
+        """Which rows (b,) can still find a hypothesis that is one of the best."""
         # The highest score that a hypothesis can still get, here or at its last position: log probabilities are
         # negative, divisors rise or fall with the length, and the coverage penalty only subtracts.
-        position = state["position"]
-        here = kernels.current().take(self.divisors, ops.minimum(position, self.max_length - 1), axis=0)
-        hope = ops.max(state["alive"]["scores"], axis=1) / ops.maximum(here, self.last_divisor)
-        searching = ops.logical_and(hope > state["ended"]["scores"][:, self.n_best - 1], hope > NEVER / 2)
-        return ops.logical_and(position < self.max_length, ops.any(searching))
+        take, position = kernels.current().take, ops.minimum(state["position"], self.max_length - 1)
+        here, last = (take(self.divisors, place, axis=0) for place in (position, self.constraints.last))
+        hope = ops.max(state["alive"]["scores"], axis=1) / ops.maximum(here, last)
+        return ops.logical_and(hope > state["ended"]["scores"][:, self.n_best - 1], hope > NEVER / 2)
 
     def advance(self, state):
         position, alive = state["position"], state["alive"]
@@ -368,6 +433,14 @@ def map_hypotheses(function, cache, but=("memory",)):
 def _doubled(x):
     """Twice as many positions, (…, n, features) → (…, 2n, features)."""
     return ops.concatenate([x, ops.zeros_like(x)], axis=-2)
+
+
+def _rows(x, places, batch):
+    """The rows of x that belong to the sources at `places`; all of a number, which belongs to none."""
+    if len(x.shape) == 0:
+        return x
+    grouped = ops.reshape(x, (batch, x.shape[0] // batch, *x.shape[1:]))
+    return ops.reshape(ops.take(grouped, places, axis=0), (-1, *x.shape[1:]))
 
 
 def _repeated(x, n):

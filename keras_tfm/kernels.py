@@ -15,7 +15,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tfm.backend import compiling, fused, tensors
+from keras_tfm.backend import compiling, fused, lookup, norm, tensors
 
 NEVER = -1e9  # stands for the logarithm of probability 0; finite, so that differences are numbers
 FEW_ROWS = 16  # up to this many, `_product_of_few` is faster on a CPU
@@ -102,17 +102,21 @@ class Kernels(NamedTuple):
 
     dense: Callable = lambda x, *layers: [layer(x) for layer in layers]  # dense layers of Keras that share their input
     logits: Callable = lambda x, table: ops.matmul(x, ops.transpose(table))
-    attention: Callable = fused.fused_attention  # returns None where no fused kernel is exact
-    norm: Callable = keras.layers.LayerNormalization.call  # (layer, x)
+    attention: Callable = fused.exact_attention  # returns None if nothing is better than to hold all weights
+    norm: Callable = norm.layer_norm  # (layer, x)
     top_k: Callable = chunked_top_k  # (x, k, without=())
     # log Σ exp(logits) (rows, 1), given values and ids of some of the highest logits
     log_normaliser: Callable = lambda logits, values, ids: ops.logsumexp(logits, axis=-1, keepdims=True)
-    take: Callable = ops.take  # (table, places, axis)
+    rows: Callable = lookup.rows_of  # (table, ids)
+    take: Callable = ops.take  # (x, places, axis)
     slice_update: Callable = ops.slice_update  # (x, starts, updates)
     recurrent: Callable = recurrent  # (layer, x, states)
+    divides_searches: bool = False  # whether rows that are finished leave a search
 
 
 PLAIN = Kernels()
+# For programs that have no gradient.
+FORWARD = PLAIN._replace(attention=fused.fused_attention, norm=keras.layers.LayerNormalization.call)
 _current = contextvars.ContextVar("kernels", default=PLAIN)
 
 
@@ -167,7 +171,12 @@ def _maxima_by_halves(x):
     return ops.squeeze(x, axis=1)
 
 
-XLA = Kernels(_xla_dense, _xla_logits, top_k=functools.partial(chunked_top_k, maxima=_maxima_by_halves))
+XLA = FORWARD._replace(
+    dense=_xla_dense,
+    logits=_xla_logits,
+    top_k=functools.partial(chunked_top_k, maxima=_maxima_by_halves),
+    divides_searches=True,
+)
 
 
 def compiled(function, variables, locks=(), jit_compile=True):

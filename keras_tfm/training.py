@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_tfm import extras, files
 from keras_tfm.arguments import check, positive, rate
+from keras_tfm.backend.crossentropy import smoothed_crossentropy
 from keras_tfm.backend.replicas import mean_over_replicas, num_replicas
 
 
@@ -42,11 +43,6 @@ SCHEDULES = {
         0.0, max(steps - warmup, 1), alpha=0.01, warmup_target=peak, warmup_steps=warmup
     ),
 }
-
-
-def crossentropy(labels, logits):
-    """−log p of each label, in float32: (batch, length) and logits (batch, length, vocab_size) → (batch, length)."""
-    return ops.sparse_categorical_crossentropy(labels, ops.cast(logits, "float32"), from_logits=True)
 
 
 def token_weights(labels, sample_weight=None):
@@ -100,12 +96,7 @@ class SmoothedCrossentropy(keras.losses.Loss):
         return loss + self.r_drop / 2 * self.disagreement(y_true, y_pred, weights) if self.r_drop else loss
 
     def call(self, y_true, y_pred):
-        losses = crossentropy(y_true, y_pred)
-        if self.smoothing:  # log p equals the logits up to a constant, so no matrix of smoothed targets is needed
-            chosen = ops.take_along_axis(y_pred, ops.cast(y_true, "int32")[..., None], axis=-1)[..., 0]
-            mean = ops.mean(ops.cast(y_pred, "float32"), axis=-1)
-            losses = losses + self.smoothing * (ops.cast(chosen, "float32") - mean)
-        return losses
+        return smoothed_crossentropy(y_true, y_pred, self.smoothing)
 
     def disagreement(self, y_true, y_pred, weights):
         """Mean symmetric Kullback-Leibler divergence of rows i and i + batch/2 that have the same labels."""
@@ -153,7 +144,7 @@ class Perplexity(keras.metrics.Mean):
         super().__init__(name=name, **kwargs)
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        super().update_state(crossentropy(y_true, y_pred), token_weights(y_true, sample_weight))
+        super().update_state(smoothed_crossentropy(y_true, y_pred), token_weights(y_true, sample_weight))
 
     def result(self):
         return ops.exp(super().result())

@@ -1,7 +1,17 @@
-"""Fused attention kernels."""
+"""Attention that does not hold the weights of all queries in memory."""
 
 import keras
 from keras import ops
+
+from keras_tfm.backend.blockwise import BLOCK, blockwise_attention
+
+
+def exact_attention(q, k, v, key_mask=None, causal=False):
+    """`fused_attention`, or on TensorFlow attention in blocks of queries if there are, or may be, many."""
+    length = q.shape[1]
+    if keras.backend.backend() == "tensorflow" and (length is None or length > 2 * BLOCK):
+        return blockwise_attention(q, k, v, key_mask, causal)
+    return fused_attention(q, k, v, key_mask, causal)
 
 
 def fused_attention(q, k, v, key_mask=None, causal=False):

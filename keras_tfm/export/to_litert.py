@@ -61,7 +61,7 @@ class Graphs:
                 if settings["precision"] == "int8" and id(variable) in embeddings:
                     value = tables.add(variable, value)
                 self.constants.append((variable, tf.constant(value)))
-        self.kernels = LITERT._replace(take=tables.take)
+        self.kernels = LITERT._replace(rows=tables.rows)
         with self.tracing():
             self.structure = self.start(tf.constant([[END]]), settings["longest"])
 
@@ -113,11 +113,11 @@ class _EightBitTables:
         self.tables[id(variable)] = tf.constant(rows), tf.constant(scales.view("int32"))
         return rows * scales
 
-    def take(self, table, places, axis):
+    def rows(self, table, ids):
         if id(table) not in self.tables:
-            return LITERT.take(table, places, axis)
+            return LITERT.rows(table, ids)
         tf, (rows, scales) = tensorflow(), self.tables[id(table)]
-        return tf.cast(tf.gather(rows, places), "float32") * tf.bitcast(tf.gather(scales, places), "float32")
+        return tf.cast(tf.gather(rows, ids), "float32") * tf.bitcast(tf.gather(scales, ids), "float32")
 
 
 def _shared_buffers(content):
@@ -200,8 +200,12 @@ def _log_normaliser(logits, values, ids):
     return values[:, :1] - tf.math.log(tf.maximum(shares, 1e-37))
 
 
-def _take(table, places, axis):
-    return tensorflow().gather(table, places, axis=axis)  # without Keras' handling of negative places
+def _rows(table, ids):
+    return _take(table, ids, axis=0)
+
+
+def _take(x, places, axis):
+    return tensorflow().gather(x, places, axis=axis)  # without Keras' handling of negative places
 
 
 def _recurrent(layer, x, states):
@@ -217,4 +221,6 @@ def _recurrent(layer, x, states):
     return outputs, states
 
 
-LITERT = kernels.Kernels(_dense, _logits, _attention, _norm, _top_k, _log_normaliser, _take, recurrent=_recurrent)
+LITERT = kernels.Kernels(
+    _dense, _logits, _attention, _norm, _top_k, _log_normaliser, _rows, _take, recurrent=_recurrent
+)

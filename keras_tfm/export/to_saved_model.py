@@ -99,4 +99,4 @@ def _slice_update(x, starts, updates):
     return tf.raw_ops.TensorStridedSliceUpdate(input=x, begin=begin, end=end, strides=tf.ones_like(begin), value=value)
 
 
-SERVING = kernels.Kernels(slice_update=_slice_update)
+SERVING = kernels.FORWARD._replace(slice_update=_slice_update)

@@ -37,7 +37,7 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
     def call(self, inputs, reverse=False):
         if reverse:
             return self.logits(inputs)
-        rows = ops.cast(kernels.current().take(self.embeddings, inputs, axis=0), self.compute_dtype)
+        rows = ops.cast(kernels.current().rows(self.embeddings, inputs), self.compute_dtype)
         return rows * math.sqrt(self.output_dim) if self.scaled else rows
 
     def logits(self, x):
