@@ -1,270 +1,263 @@
-"""Compares our decoding with that of others: same weights, same sentences, taking turns in one process.
+"""Our decoding beside that of others: same trained weights, same sentences, in turns.
 
-python benchmarks/decoding.py MODEL DATA [--peers naive keras_hub marian]    KERAS_BACKEND selects the backend
+python benchmarks/decoding.py MODEL DATA [--systems ours/jax ctranslate2/float32 …] [--batch_sizes 1 16 64]
 
-MODEL is a folder that `keras-tfm train` wrote. DATA contains `tok/` of Multi30k, of which val is translated.
-naive:     greedy search, batch 8, 32 tokens: our cached loop, and a loop that runs the model on all tokens at each step
-keras_hub: beam search by keras-hub's `BeamSampler`, over our `start` and `step`
-marian:    beam search by `generate` of Hugging Face's Marian with our weights; needs a post-norm model and the packages
-           `torch` and `transformers`
+MODEL is a post-norm run, for example of `keras-tfm train --recipe small_corpus --no-norm_first …`, since Marian has no
+other; DATA contains `tok/` of Multi30k. The shortest to longest sentences of val, evenly chosen, are translated by
+    ours         `Translator`
+    keras_hub    keras-hub's samplers over the `start` and `step` of our model, compiled
+    transformers `generate` of Hugging Face's Marian, from `keras-tfm export --format huggingface`
+    ctranslate2  CTranslate2, from `keras-tfm export --format ctranslate2`
+Each system is a process of its own, sorts the sentences by length and has all threads. Tokens per second count what
+each system writes itself. Systems whose packages are missing are skipped.
 """
 
 import argparse
+import json
 import os
 import pathlib
 import statistics
+import subprocess
+import sys
 import time
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
-import keras
 import numpy as np
-from keras import ops
+import turns
 
-from keras_tfm import decoding, evaluation, kernels
-from keras_tfm.data import read_lines
-from keras_tfm.layers import sinusoids
-from keras_tfm.text import END, PAD, START
-from keras_tfm.translator import Translator
-
-
-def longest(width):
-    """Maximum length of a translation for sources of this width, as in `Translator`."""
-    return 2 * width + 16
+SYSTEMS = {
+    "ours/tensorflow": ("tensorflow",),
+    "ours/jax": ("jax",),
+    "keras_hub/tensorflow": ("keras_hub", "tensorflow"),
+    "keras_hub/jax": ("keras_hub", "jax"),
+    "transformers": ("transformers", "torch"),
+    "ctranslate2/float32": ("ctranslate2",),
+    "ctranslate2/int8": ("ctranslate2",),
+}
+BEAMS = (1, 4)
+LENGTH_PENALTY, MAX_LENGTH = 1.0, 128
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", metavar="MODEL", type=pathlib.Path)
     parser.add_argument("data", metavar="DATA", type=pathlib.Path)
-    parser.add_argument("--peers", nargs="+", choices=PEERS, default=["naive", "keras_hub"])
-    parser.add_argument("--beams", type=int, default=5)
-    parser.add_argument("--length_penalty", type=float, default=0.6)
-    parser.add_argument("--batch_size", type=int, default=64)
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/decoding"), help="for the exports")
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=[*SYSTEMS], metavar="SYSTEM")
+    parser.add_argument("--batch_sizes", nargs="+", type=int, default=[1, 16, 64])
+    parser.add_argument("--sentences", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=3, help="number of turns of each system (default: 3)")
+    parser.add_argument("--json", type=pathlib.Path, help="file to write all figures to")
+    parser.add_argument("--child", metavar="SYSTEM", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.child:
+        return serve(options)
+    export(options)
+    children = []
+    for system in options.systems:
+        backend = system.split("/")[-1] if system.startswith(("ours", "keras_hub")) else None
+        arguments = [system, options.model, options.data, "--out", options.out, "--sentences", options.sentences]
+        children.append(turns.Child(__file__, system, *arguments, needs=SYSTEMS[system], backend=backend))
+    cases = [(beams, size) for beams in BEAMS for size in options.batch_sizes]
+    found = turns.take_turns(children, cases * options.rounds)
+    results = {child.name: speeds(child, cases) for child in found}
+    show(results, cases)
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1))
+
+
+def export(options):
+    """Writes the folders that the peers read, unless they are there."""
+    forms = {"huggingface": "float32", "ctranslate2": "float32", "ctranslate2_int8": "int8"}
+    for name, precision in forms.items():
+        folder, form = options.out / name, name.removesuffix("_int8")
+        if not folder.exists():
+            print(f"exporting {folder}", flush=True)
+            flags = ["--format", form, "--precision", precision, "--out", folder, "--max_length", MAX_LENGTH]
+            command = [sys.executable, "-m", "keras_tfm", "export", options.model, *flags]
+            subprocess.run([*map(str, command)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def speeds(child, cases):
+    """Tokens per second of each case, and BLEU."""
+    rows = {}
+    for beams, size in cases:
+        answers = [answer for answer in child.answers if answer["case"] == [beams, size]]
+        row = {name: statistics.median(answer[name] for answer in answers) for name in ("tokens_per_second", "bleu")}
+        rows[f"beams {beams}, batch {size}"] = row
+    return rows
+
+
+def show(results, cases):
+    names = [f"beams {beams}, batch {size}" for beams, size in cases]
+    print("\nOutput tokens per second (and ratio to the best other package)\n")
+    print("| system | " + " | ".join(names) + " | BLEU, greedy | beam 4 |\n| --- |" + " --- |" * (len(names) + 2))
+    for system, rows in results.items():
+        cells = []
+        for name in names:
+            others = [row[name]["tokens_per_second"] for other, row in results.items() if not other.startswith("ours")]
+            speed = rows[name]["tokens_per_second"]
+            cells.append(f"{speed:,.0f} ({speed / max(others):.2f})" if others else f"{speed:,.0f}")
+        bleu = [f"{rows[name]['bleu']:.1f}" for name in (names[0], names[-1])]
+        print(f"| {system} | {' | '.join(cells + bleu)} |")
+
+
+# ── in the process of a system ──
+
+
+def serve(options):
+    """Answers each (beams, batch size) with tokens per second and BLEU."""
+    import sacrebleu
+
+    from keras_tfm.data import read_lines
+
+    files = [options.data / f"tok/val.lc.norm.tok.{side}.gz" for side in ("en", "de")]
+    pairs = sorted(zip(*map(read_lines, files), strict=True), key=lambda pair: len(pair[0].split()))
+    pairs = pairs[:: max(len(pairs) // options.sentences, 1)][: options.sentences]
+    sources, references = map(list, zip(*pairs, strict=True))
+    start = time.perf_counter()
+    make = MAKERS[options.child.split("/")[0]](options)
+    first, translators = time.perf_counter() - start, {}
+
+    def work(case):
+        beams, size = case
+        if (beams, size) not in translators:
+            translators[beams, size] = make(beams, size)
+            translators[beams, size](sources)  # compiles
+        start = time.perf_counter()
+        texts, tokens = translators[beams, size](sources)
+        seconds = time.perf_counter() - start
+        bleu = sacrebleu.BLEU(tokenize="none", force=True).corpus_score(texts, [references]).score
+        return {"case": case, "tokens_per_second": tokens / seconds, "bleu": bleu}
+
+    turns.serve(first, work, lambda: None)
+
+
+def batches(rows, size):
+    for first in range(0, len(rows), size):
+        yield rows[first : first + size]
+
+
+def ours(options):
+    from keras_tfm import Translator
+
+    loaded = Translator.load(options.model)
+
+    def make(beams, size):
+        search = {"beams": beams, "batch_size": size, "length_penalty": LENGTH_PENALTY, "max_length": MAX_LENGTH}
+        translator = Translator(loaded.models, *loaded.tokenizers, **search)
+
+        def run(sources):
+            texts = translator(sources)
+            return texts, count(loaded.target_tokenizer, texts)
+
+        return run
+
+    return make
+
+
+def count(tokenizer, texts):
+    """Number of tokens of texts, each with its end token."""
+    return sum(len(ids) + 1 for ids in tokenizer.encode(texts))
+
+
+def keras_hub(options):
+    import keras
+    from keras import ops
+    from keras_hub.samplers import BeamSampler, GreedySampler
+
+    from keras_tfm import Translator, kernels
+    from keras_tfm.text import END, PAD, START
+
     translator = Translator.load(options.model)
-    for peer in options.peers:
-        PEERS[peer](translator, options)
-
-
-def val(options):
-    """The sentences of val and their references."""
-    return [list(read_lines(options.data / f"tok/val.lc.norm.tok.{side}.gz")) for side in ("en", "de")]
-
-
-# ── greedy decoding with and without a cache ──
-
-
-def beside_naive(translator, options, batch=8, steps=32):
-    (model,), sentences = translator.models, val(options)[0]
-    rows = [ids for ids in translator.source_tokenizer.encode(sentences) if 20 <= len(ids) < 32][:batch]
-    sources = padded(rows, batch, 32)
-    cached = kernels.compiled(
-        lambda sources, length: decoding.greedy(model.start, model.step, sources, length, min_length=length),
-        model.variables,
-    )
-    forward = kernels.compiled(lambda inputs, length: model(inputs), model.variables)
-
-    def naive(call):  # as in many tutorials: the model sees all previous tokens again at each step
-        target = np.full((batch, steps + 1), PAD, "int32")
-        target[:, 0] = START
-        for position in range(steps):
-            logits = ops.convert_to_numpy(call({"source": sources, "target": target[:, :-1]}))[:, position]
-            logits[:, [PAD, START, END]] = -1e9
-            target[:, position + 1] = logits.argmax(-1)
-        return target[:, 1:]
-
-    ways = {
-        "cached, compiled": lambda: ops.convert_to_numpy(cached(sources, steps)),
-        "without cache, compiled": lambda: naive(lambda inputs: forward(inputs, 0)),
-        "without cache, eager": lambda: naive(model),
-    }
-    outputs, times = {name: way() for name, way in ways.items()}, {name: [] for name in ways}
-    assert all((ids[:, :-1] == outputs["without cache, eager"][:, :-1]).all() for ids in outputs.values())
-    for _ in range(5):  # in turns, since machines are noisy; several calls each, to warm up caches again
-        for name, way in ways.items():
-            for _ in range(1 if name.endswith("eager") else 3):
-                start = time.perf_counter()
-                way()
-                times[name].append(time.perf_counter() - start)
-    best = statistics.median(times["cached, compiled"])
-    print(f"\ngreedy, {batch} sentences, {steps} tokens, {keras.backend.backend()}\n")
-    print("| loop | seconds | ratio |\n| --- | --- | --- |")
-    for name in ways:
-        print(f"| {name} | {statistics.median(times[name]):.3f} | {statistics.median(times[name]) / best:.1f} |")
-
-
-# ── beam search beside others ──
-
-
-def beside_keras_hub(translator, options):
-    from keras_hub.samplers import BeamSampler
-
     (model,) = translator.models
-    sampler = BeamSampler(num_beams=options.beams)
 
-    def search(sources, width):
-        batch = ops.shape(sources)[0]
-        prompt = ops.concatenate(
-            [ops.full((batch, 1), START, dtype="int32"), ops.zeros((batch, longest(width)), dtype="int32")], axis=1
-        )
+    def make(beams, size):
+        sampler = GreedySampler() if beams == 1 else BeamSampler(num_beams=beams)
 
-        def following(prompt, cache, index):
-            token = ops.slice(prompt, (0, index - 1), (prompt.shape[0], 1))
-            logits, cache = model.step(token, index - 1, cache)
-            return logits[:, -1], None, cache
+        def search(sources, width):
+            longest = translator.longest(width)
+            prompt = ops.concatenate(
+                [ops.full((size, 1), START, dtype="int32"), ops.zeros((size, longest), dtype="int32")], axis=1
+            )
 
-        mask = ops.not_equal(prompt, PAD)
-        ids = sampler(
-            following,
-            prompt,
-            cache=model.start(sources, longest(width)),
-            index=1,
-            mask=mask,
-            stop_token_ids=(END,),
-        )
-        return ids[:, 1:]
+            def following(prompt, cache, index):
+                token = ops.slice(prompt, (0, index - 1), (prompt.shape[0], 1))
+                logits, cache = model.step(token, index - 1, cache)
+                return logits[:, -1], None, cache
 
-    compare("keras-hub BeamSampler", kernels.compiled(search, model.variables), translator, options)
+            cache, mask = model.start(sources, longest), ops.not_equal(prompt, PAD)
+            return sampler(following, prompt, cache=cache, index=1, mask=mask, stop_token_ids=(END,))[:, 1:]
+
+        program = kernels.compiled(search, model.variables)
+
+        def run(sources):
+            texts = []
+            for group in batches(translator.source_tokenizer.encode(sources), size):
+                width = next(width for width in (16, 32, 64, 128) if width > len(group[-1]))
+                ids = np.full((size, width), PAD, "int32")
+                for row, numbers in enumerate(group):
+                    ids[row, : len(numbers) + 1] = [*numbers, END]
+                found = keras.ops.convert_to_numpy(program(ids, width))[: len(group)]
+                texts += translator.target_tokenizer.decode(found)
+            return texts, count(translator.target_tokenizer, texts)
+
+        return run
+
+    return make
 
 
-def beside_marian(translator, options):
+def transformers(options):
     import torch
+    from transformers import MarianMTModel, MarianTokenizer
 
-    marian = as_marian(translator.models[0])
+    folder = options.out / "huggingface"
+    tokenizer, model = MarianTokenizer.from_pretrained(folder), MarianMTModel.from_pretrained(folder).eval()
 
-    def search(sources, width):
-        with torch.no_grad():
-            return marian.generate(
-                torch.tensor(sources).long(),
-                attention_mask=torch.tensor(sources != PAD).long(),
-                num_beams=options.beams,
-                length_penalty=options.length_penalty,
-                max_new_tokens=longest(width),
-                bad_words_ids=[[PAD], [START]],
-            )[:, 1:].numpy()
+    def make(beams, size):
+        search = {"num_beams": beams, "length_penalty": LENGTH_PENALTY, "max_new_tokens": MAX_LENGTH}
 
-    compare("Hugging Face Marian", search, translator, options)
+        def run(sources):
+            texts, tokens = [], 0
+            for group in batches(sources, size):
+                with torch.inference_mode():
+                    found = model.generate(**tokenizer(group, return_tensors="pt", padding=True), **search)[:, 1:]
+                tokens += int((found != model.config.pad_token_id).sum())
+                texts += tokenizer.batch_decode(found, skip_special_tokens=True)
+            return texts, tokens
 
+        return run
 
-def as_marian(model):
-    """Hugging Face's Marian with the weights of our post-norm `transformer`."""
-    import torch
-    from transformers import MarianConfig, MarianMTModel
-
-    sizes = model.arguments
-    if sizes.get("norm_first"):
-        raise ValueError("Marian is a post-norm model. Received: a pre-norm model; train one without --norm_first")
-    layers, dim = sizes["num_layers"], sizes["model_dim"]
-    config = MarianConfig(
-        vocab_size=sizes["vocab_size"],
-        d_model=dim,
-        encoder_layers=layers,
-        decoder_layers=layers,
-        encoder_attention_heads=sizes["num_heads"],
-        decoder_attention_heads=sizes["num_heads"],
-        encoder_ffn_dim=sizes["ff_dim"],
-        decoder_ffn_dim=sizes["ff_dim"],
-        activation_function="relu",
-        scale_embedding=True,
-        pad_token_id=PAD,
-        bos_token_id=START,
-        eos_token_id=END,
-        decoder_start_token_id=START,
-        forced_eos_token_id=None,
-        max_position_embeddings=512,
-    )
-    marian = MarianMTModel(config).eval()
-    state = dict(marian.state_dict())
-
-    def put(name, value, transpose=False):
-        value = torch.tensor(np.array(ops.convert_to_numpy(value)))
-        value = value.T if transpose else value
-        assert state[name].shape == value.shape, (name, state[name].shape, value.shape)
-        state[name] = value.contiguous()
-
-    def dense(name, layer, kernel, bias):
-        put(f"{name}.weight", ops.reshape(layer.kernel, kernel), transpose=True)
-        put(f"{name}.bias", ops.reshape(layer.bias, bias))
-
-    def attention(name, layer):
-        for side in ("query", "key", "value"):
-            dense(f"{name}.{side[0]}_proj", getattr(layer, f"{side}_dense"), (dim, dim), (dim,))
-        dense(f"{name}.out_proj", layer.output_dense, (dim, dim), (dim,))
-
-    def norm(name, residual):
-        put(f"{name}.weight", residual.norm.gamma)
-        put(f"{name}.bias", residual.norm.beta)
-
-    for side in ("encoder", "decoder"):
-        for number in range(layers):
-            block, name = getattr(model, side).blocks[number], f"model.{side}.layers.{number}"
-            attention(f"{name}.self_attn", block.attention)
-            norm(f"{name}.self_attn_layer_norm", block.attention_residual)
-            if side == "decoder":
-                attention(f"{name}.encoder_attn", block.memory_attention)
-                norm(f"{name}.encoder_attn_layer_norm", block.memory_residual)
-            dense(f"{name}.fc1", block.feed_forward.inner, (dim, -1), (-1,))
-            dense(f"{name}.fc2", block.feed_forward.outer, (-1, dim), (-1,))
-            norm(f"{name}.final_layer_norm", block.feed_forward_residual)
-        put(f"model.{side}.embed_positions.weight", sinusoids(np.arange(512), dim))
-        put(f"model.{side}.embed_tokens.weight", model.source_embedding.embeddings)
-    for name in ("model.shared.weight", "lm_head.weight"):
-        put(name, model.target_embedding.embeddings)
-    marian.load_state_dict(state)
-    return marian
+    return make
 
 
-def compare(peer, search, translator, options):
-    """Prints BLEU and tokens/s of our search and of a peer's, `search(sources, width)` → ids; they take turns."""
-    (model,), (sentences, references) = translator.models, val(options)
+def ctranslate2(options):
+    import ctranslate2
 
-    def ours(sources, width):
-        limits = longest(ops.sum(ops.cast(sources != PAD, "int32"), axis=1))  # one for each sentence
-        search = {"max_length": longest(width), "limits": limits, "length_penalty": options.length_penalty}
-        return decoding.beam_search(model.start, model.step, sources, beams=options.beams, **search)[0][:, 0]
+    from keras_tfm.exported import vocabulary
+    from keras_tfm.text import load_tokenizer
 
-    ways = {"ours": kernels.compiled(ours, model.variables), peer: search}
-    rows = translator.source_tokenizer.encode(sentences)
-    order = sorted(range(len(rows)), key=lambda number: len(rows[number]))
-    ids, seconds = {name: [None] * len(rows) for name in ways}, dict.fromkeys(ways, 0.0)
-    seen = set()
-    bar = keras.utils.Progbar(len(order), unit_name="sentence")
-    for first in range(0, len(order), options.batch_size):
-        members = order[first : first + options.batch_size]
-        width = next(width for width in (16, 32, 64, 128) if width > len(rows[members[-1]]))
-        sources = padded([rows[number] for number in members], options.batch_size, width)
-        for name, way in ways.items():
-            if (name, width) not in seen:  # compiles
-                ops.convert_to_numpy(way(sources, width))
-                seen.add((name, width))
-            start = time.perf_counter()
-            found = np.array(ops.convert_to_numpy(way(sources, width)))
-            seconds[name] += time.perf_counter() - start
-            for line, number in enumerate(members):
-                ids[name][number] = found[line]
-        bar.add(len(members))
-    print(f"\nMulti30k val, beam {options.beams}, batches of {options.batch_size}, {keras.backend.backend()}\n")
-    print("| search | BLEU | tokens/s | ratio |\n| --- | --- | --- | --- |")
-    speeds = {}
-    for name in ways:
-        texts = translator.target_tokenizer.decode(ids[name])
-        tokens = sum(map(len, translator.target_tokenizer.encode(texts)))
-        speeds[name] = tokens / seconds[name]
-        bleu = evaluation.scores(texts, references, "none")["bleu"]
-        print(f"| {name} | {bleu:.2f} | {speeds[name]:,.0f} | {speeds['ours'] / speeds[name]:.2f} |")
+    folder = options.out / ("ctranslate2_int8" if options.child.endswith("int8") else "ctranslate2")
+    tokenizers = [load_tokenizer(folder / f"{side}_tokenizer") for side in ("source", "target")]
+    names = [vocabulary(tokenizer) for tokenizer in tokenizers]
+    ids = {name: number for number, name in enumerate(names[1])}
+    translator = ctranslate2.Translator(str(folder), intra_threads=os.cpu_count())
+
+    def make(beams, size):
+        search = {"beam_size": beams, "length_penalty": LENGTH_PENALTY, "max_batch_size": size}
+
+        def run(sources):
+            rows = [[names[0][number] for number in row] for row in tokenizers[0].encode(sources)]
+            found = translator.translate_batch(rows, max_decoding_length=MAX_LENGTH, **search)
+            rows = [[ids[name] for name in result.hypotheses[0]] for result in found]
+            return tokenizers[1].decode(rows), sum(len(row) + 1 for row in rows)
+
+        return run
+
+    return make
 
 
-def padded(rows, count, width):
-    """Pads lists of ids, each with its end token, to (count, width); missing rows have only an end token."""
-    ids = np.full((count, width), PAD, "int32")
-    ids[:, 0] = END
-    for number, row in enumerate(rows):
-        ids[number, : len(row) + 1] = [*row, END]
-    return ids
+MAKERS = {"ours": ours, "keras_hub": keras_hub, "transformers": transformers, "ctranslate2": ctranslate2}
 
-
-PEERS = {"naive": beside_naive, "keras_hub": beside_keras_hub, "marian": beside_marian}
 
 if __name__ == "__main__":
     main()
