@@ -15,7 +15,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tfm.backend import compiling, fused, lookup, norm, tensors
+from keras_tfm.backend import compiling, fused, lookup, norm, products, tensors
 
 NEVER = -1e9  # stands for the logarithm of probability 0; finite, so that differences are numbers
 FEW_ROWS = 16  # up to this many, `_product_of_few` is faster on a CPU
@@ -80,15 +80,52 @@ def flat_places(places, size):
 
 def joined_dense(product, x, layers):
     """Outputs of dense layers with one input (…, features), by one `product(x, kernel)`; all have biases, or none."""
-    joined = product(x, ops.concatenate([ops.reshape(layer.kernel, (x.shape[-1], -1)) for layer in layers], axis=1))
+    kernels, biases = [ops.reshape(layer.kernel, (x.shape[-1], -1)) for layer in layers], None
     if layers[0].bias is not None:
-        joined = joined + ops.concatenate([ops.reshape(layer.bias, (-1,)) for layer in layers])
-    shapes, outputs, first = [layer.kernel.shape[1:] for layer in layers], [], 0  # (units,) or (heads, head_dim)
-    for layer, shape in zip(layers, shapes, strict=True):
-        part = joined[..., first : first + math.prod(shape)] if len(layers) > 1 else joined
-        outputs.append(layer.activation(tensors.reshape(part, (*ops.shape(x)[:-1], *shape))))
-        first += math.prod(shape)
+        biases = [ops.reshape(layer.bias, (-1,)) for layer in layers]
+    joined = product(x, _concatenated(kernels, axis=1))
+    joined = joined if biases is None else joined + _concatenated(biases, axis=0)
+    sizes = [kernel.shape[1] for kernel in kernels]
+    parts = ops.split(joined, np.cumsum(sizes)[:-1].tolist(), axis=-1) if len(layers) > 1 else [joined]
+    outputs = []
+    for layer, part in zip(layers, parts, strict=True):
+        shape = *ops.shape(x)[:-1], *_output_shape(layer, x.shape[-1])
+        outputs.append(layer.activation(tensors.reshape(part, shape)))
     return outputs
+
+
+def _output_shape(layer, features):
+    """(units,) or (heads, head_dim): the axes of a kernel that follow those of the features."""
+    shape = list(layer.kernel.shape)
+    while features > 1:
+        features //= shape.pop(0)
+    return shape
+
+
+def _concatenated(tensors, axis):
+    return tensors[0] if len(tensors) == 1 else ops.concatenate(tensors, axis=axis)
+
+
+def dense(x, *layers):
+    """Outputs of dense layers of Keras that share their input (…, features), by one product of two matrices."""
+    if any(layer.quantization_mode for layer in layers):
+        return [layer(x) for layer in layers]
+    return joined_dense(_product, x, layers)
+
+
+def _product(x, kernel):
+    return _of_rows(products.product, x, kernel)
+
+
+def logits(x, table):
+    """Products of x (…, features) with all rows of a table (size, features): (…, size)."""
+    return _of_rows(products.product_with_rows, x, table)
+
+
+def _of_rows(product, x, factor):
+    """A product of x (…, features), whose first axes become one."""
+    found = product(tensors.reshape(x, (math.prod(ops.shape(x)[:-1]), x.shape[-1])), factor)
+    return tensors.reshape(found, (*ops.shape(x)[:-1], found.shape[-1]))
 
 
 def recurrent(layer, x, states):
@@ -100,8 +137,8 @@ def recurrent(layer, x, states):
 class Kernels(NamedTuple):
     """The functions of a runtime; the defaults suit any."""
 
-    dense: Callable = lambda x, *layers: [layer(x) for layer in layers]  # dense layers of Keras that share their input
-    logits: Callable = lambda x, table: ops.matmul(x, ops.transpose(table))
+    dense: Callable = dense  # (x, *layers)
+    logits: Callable = logits  # (x, table)
     attention: Callable = fused.exact_attention  # returns None if nothing is better than to hold all weights
     norm: Callable = norm.layer_norm  # (layer, x)
     top_k: Callable = chunked_top_k  # (x, k, without=())

@@ -59,21 +59,22 @@ def _with_tensorflow(labels, logits, smoothing):
 
     @tf.custom_gradient
     def losses(logits):
-        # TensorFlow's kernel computes losses and gradients without smoothing in one go.
-        found, slope = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
-            features=tf.cast(logits, "float32"), labels=labels
-        )
         places = tf.stack([tf.range(tf.shape(labels)[0]), labels], axis=1)
+        wide = tf.cast(logits, "float32")
+        shares = tf.nn.softmax(wide)  # many times as fast as TensorFlow's kernels for cross-entropy
+        chosen, share = tf.gather_nd(wide, places), tf.gather_nd(shares, places)
+        normaliser = tf.cond(
+            tf.reduce_all(share > 1e-30),
+            lambda: chosen - tf.math.log(share),
+            lambda: tf.reduce_max(wide, axis=-1) - tf.math.log(tf.reduce_max(shares, axis=-1)),
+        )
 
         def gradient(upstream):
-            scaled = (slope - smoothing / size) * upstream[:, None] if smoothing else slope * upstream[:, None]
-            if smoothing:
-                scaled = tf.tensor_scatter_nd_add(scaled, places, smoothing * upstream)
-            return tf.cast(scaled, logits.dtype)
+            slope = (shares - smoothing / size if smoothing else shares) * upstream[:, None]
+            slope = tf.tensor_scatter_nd_sub(slope, places, (1 - smoothing) * upstream)
+            return tf.cast(slope, logits.dtype)
 
-        if smoothing:
-            chosen = tf.cast(tf.gather_nd(logits, places), "float32")
-            found += smoothing * (chosen - tf.reduce_mean(tf.cast(logits, "float32"), axis=-1))
-        return found, gradient
+        found = normaliser - (1 - smoothing) * chosen
+        return found - smoothing * tf.reduce_mean(wide, axis=-1) if smoothing else found, gradient
 
     return tf.reshape(losses(tf.reshape(logits, (-1, size))), shape)

@@ -13,6 +13,7 @@ from keras import ops
 from keras_tfm import kernels, recording
 from keras_tfm.arguments import one_of, positive, rate
 from keras_tfm.backend import tensors
+from keras_tfm.backend.dropout import Dropout
 from keras_tfm.layers import masks
 from keras_tfm.layers.base import as_matrices, fresh, initializer
 from keras_tfm.layers.positions import SCHEMES
@@ -69,7 +70,7 @@ SCORES = {
 def soft(scores, mask=None):
     """Softmax over the keys that the mask allows: float32 scores (b, h, q, k) → weights of the same shape."""
     if mask is not None:
-        scores = ops.where(mask, scores, -1e30)
+        scores = scores + masks.hidden(mask)
     single = scores.shape[-1] == 1  # Keras' softmax warns about an axis of size one
     return scores - scores + 1 if single else ops.softmax(scores)
 
@@ -226,7 +227,7 @@ class MultiHeadAttention(masks.MaskedLayer):
         self.kernel_initializer = initializer("kernel_initializer", kernel_initializer)
         self.bias_initializer = initializer("bias_initializer", bias_initializer)
         attention_dropout = rate("attention_dropout", attention_dropout)
-        self.dropout = keras.layers.Dropout(attention_dropout, dtype="float32") if attention_dropout else None
+        self.dropout = Dropout(attention_dropout, dtype="float32") if attention_dropout else None
 
     def build(self, x_shape, memory_shape=None):
         width, memory_width = x_shape[-1], (memory_shape or x_shape)[-1]
@@ -351,7 +352,8 @@ class MultiHeadAttention(masks.MaskedLayer):
         """The output projection, (b, q, h, d) → (b, q, features), with zeros as context where the mask is False."""
         if mask is not None:
             context = ops.where(ops.expand_dims(mask, (2, 3)), context, 0)
-        return self.output_dense(context)
+        joined = tensors.reshape(context, (*ops.shape(context)[:2], self.num_heads * self.head_dim))
+        return kernels.current().dense(joined, self.output_dense)[0]
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")

@@ -6,6 +6,7 @@ import keras
 
 from keras_tfm import kernels
 from keras_tfm.arguments import one_of, positive, rate
+from keras_tfm.backend.dropout import Dropout
 from keras_tfm.layers.attention import MultiHeadAttention, MultiHeadSelfAttention
 from keras_tfm.layers.base import Layer, fresh, initializer
 from keras_tfm.layers.masks import MaskedLayer
@@ -97,7 +98,7 @@ class Residual(keras.layers.Layer):
         self.norm = NORMS[one_of("norm", norm, NORMS)](dtype=self.dtype_policy, name="norm")
         self.norm.supports_masking = True  # not set by Keras' RMSNormalization
         self.norm_first = one_of("norm_first", norm_first, (False, True))
-        self.dropout = keras.layers.Dropout(rate("dropout", dropout), dtype=self.dtype_policy, name="dropout")
+        self.dropout = Dropout(rate("dropout", dropout), dtype=self.dtype_policy, name="dropout")
         self.supports_masking = True
 
     def build(self, x_shape):

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_tfm.arguments import one_of, positive, rate
 from keras_tfm.backend import tensors
+from keras_tfm.backend.dropout import Dropout
 from keras_tfm.layers import masks
 from keras_tfm.layers.attention import in_room
 from keras_tfm.layers.blocks import NORMS, TransformerDecoderBlock, TransformerEncoderBlock
@@ -34,7 +35,7 @@ class Stack(masks.MaskedLayer):
         one_of("positions", positions, (*ENCODINGS, *SCHEMES))
         one_of("positions_in", positions_in, ("input", "every_layer"))
         policy, numbers = self.dtype_policy, range(positive("num_layers", num_layers))
-        self.dropout = keras.layers.Dropout(rate("dropout", dropout), name=f"{self.name}_dropout", dtype=policy)
+        self.dropout = Dropout(rate("dropout", dropout), name=f"{self.name}_dropout", dtype=policy)
         options |= {"dropout": dropout, "positions": positions if positions in SCHEMES else None, "dtype": policy}
         self.blocks = [self.Block(num_heads, ff_dim, **options, name=f"{self.name}_{n}") for n in numbers]
         self.encodings, self.position_denses = [], []  # one for the first block, one per block, or none

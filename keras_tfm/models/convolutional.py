@@ -13,6 +13,7 @@ from keras import ops
 from keras_tfm import kernels, recording
 from keras_tfm.arguments import one_of, positive, rate
 from keras_tfm.backend import tensors
+from keras_tfm.backend.dropout import Dropout
 from keras_tfm.layers import PositionalEncoding, attention, masks
 from keras_tfm.layers.base import fresh
 from keras_tfm.layers.blocks import NORMS
@@ -84,7 +85,7 @@ class ConvStack(MaskedLayer):
             Convolution(2 * units, kernel_size, kernel_initializer=fresh(normal), dtype=policy, name=name)
             for name in names
         ]
-        self.dropouts = [keras.layers.Dropout(dropout, dtype=policy) for _ in ("input", *numbers, "output")]
+        self.dropouts = [Dropout(dropout, dtype=policy) for _ in ("input", *numbers, "output")]
 
     def dense(self, name, units, inputs):
         """A dense layer for inputs of this width, whose outputs have the variance of its inputs after dropout."""
@@ -224,7 +225,7 @@ class ResidualConvolution(keras.layers.Layer):
         self.norms = [NORMS["layer"](dtype=policy, name=f"norm_{number}") for number in range(3)]
         self.down = keras.layers.Dense(units, dtype=policy, name="down")
         self.convolution = Convolution(units, kernel_size, dilation, dtype=policy, name="convolution")
-        self.dropout = keras.layers.Dropout(dropout, dtype=policy)
+        self.dropout = Dropout(dropout, dtype=policy)
 
     def build(self, x_shape):
         self.up = keras.layers.Dense(x_shape[-1], dtype=self.dtype_policy, name="up")
@@ -262,7 +263,7 @@ class ByteNetStack(MaskedLayer):
             ResidualConvolution(units, kernel_size, dilation, dropout, dtype=self.dtype_policy, name=f"block_{number}")
             for number, dilation in enumerate(rates)
         ]
-        self.dropout = keras.layers.Dropout(rate("dropout", dropout), dtype=self.dtype_policy)
+        self.dropout = Dropout(rate("dropout", dropout), dtype=self.dtype_policy)
         self.norm = NORMS["layer"](dtype=self.dtype_policy, name="norm")
 
     def build(self, x_shape):

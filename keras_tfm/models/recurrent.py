@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_tfm import kernels, recording
 from keras_tfm.arguments import check, one_of, positive, rate
+from keras_tfm.backend.dropout import Dropout
 from keras_tfm.kernels import take_each
 from keras_tfm.layers import MultiHeadAttention, masks
 from keras_tfm.layers.masks import MaskedLayer
@@ -86,7 +87,7 @@ class RecurrentEncoder(MaskedLayer):
         check("units", units, positive("units", units) % 2 == 0 or not bidirectional_layers, "even")
         self.residual, self.summary = residual, summary
         dropouts = (*numbers, "output")
-        self.dropouts = [keras.layers.Dropout(rate("dropout", dropout), dtype=self.dtype_policy) for _ in dropouts]
+        self.dropouts = [Dropout(rate("dropout", dropout), dtype=self.dtype_policy) for _ in dropouts]
         self.layers = []  # the layers of each direction
         for number in numbers:
             names = ("forward", "backward") if number < bidirectional_layers else ("forward",)
@@ -143,7 +144,7 @@ class RecurrentDecoder(MaskedLayer):
         numbers = range(positive("num_layers", num_layers))
         options = {"return_sequences": True, "return_state": True, "dtype": policy}
         self.layers = [layer(units, **options, name=f"layer_{number}") for number in numbers]
-        self.dropouts = [keras.layers.Dropout(rate("dropout", dropout), dtype=policy) for _ in (*numbers, "output")]
+        self.dropouts = [Dropout(rate("dropout", dropout), dtype=policy) for _ in (*numbers, "output")]
         self.memory_attentions = self.make_attentions(num_heads, score)
 
     def make_attentions(self, num_heads, score):
