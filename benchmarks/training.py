@@ -2,9 +2,10 @@
 
 python benchmarks/training.py [--sizes tiny base] [--systems ours/jax keras_hub/jax …] [--rounds 5] [--json FILE]
 
-Each system is a process of its own that waits for its turn. A step is one of `fit`: dropout 0.1, cross-entropy
-with label smoothing 0.1 over the tokens that are not padding (keras-hub: without smoothing, for which Keras has no
-sparse loss), Adam. Rows are 75 to 100 % full. Systems whose packages are missing are skipped.
+Each system is a process of its own that waits for its turn. A step is one of `fit`: dropout 0.1, cross-entropy with
+label smoothing 0.1 over the tokens that are not padding (keras-hub: without smoothing, for which Keras has no sparse
+loss), Adam. Rows are 75 to 100 % full, and ids are as frequent as words are, by Zipf's law. Systems whose packages are
+missing are skipped.
 
 "of the limit" is the share of the floating-point operations per second of a large matrix product in the same run.
 """
@@ -132,11 +133,12 @@ def serve(system, size):
 def batch(size):
     """Source and label ids, with zeros at the end of rows, and the labels moved to the right by a start token."""
     *_, vocabulary, rows, length, _ = SIZES[size]
-    rng = np.random.default_rng(0)
+    rng, ranks = np.random.default_rng(0), np.arange(1, vocabulary - 3)
+    shares = 1 / ranks / np.sum(1 / ranks)
 
     def ids():
         full = np.arange(length) < rng.integers(3 * length // 4, length + 1, (rows, 1))
-        return np.where(full, rng.integers(4, vocabulary, (rows, length)), 0).astype("int32")
+        return np.where(full, rng.choice(ranks + 3, (rows, length), p=shares), 0).astype("int32")
 
     source, labels = ids(), ids()
     return source, np.concatenate([np.ones((rows, 1), "int32"), labels[:, :-1]], axis=1), labels

@@ -96,10 +96,10 @@ def joined_dense(product, x, layers):
 
 def _output_shape(layer, features):
     """(units,) or (heads, head_dim): the axes of a kernel that follow those of the features."""
-    shape = list(layer.kernel.shape)
-    while features > 1:
-        features //= shape.pop(0)
-    return shape
+    first, *rest = layer.kernel.shape
+    while first < features:
+        first *= rest.pop(0)
+    return rest
 
 
 def _concatenated(tensors, axis):
@@ -110,22 +110,22 @@ def dense(x, *layers):
     """Outputs of dense layers of Keras that share their input (…, features), by one product of two matrices."""
     if any(layer.quantization_mode for layer in layers):
         return [layer(x) for layer in layers]
-    return joined_dense(_product, x, layers)
-
-
-def _product(x, kernel):
-    return _of_rows(products.product, x, kernel)
+    return [_in_shape(x, y) for y in joined_dense(products.product, _as_rows(x), layers)]
 
 
 def logits(x, table):
     """Products of x (…, features) with all rows of a table (size, features): (…, size)."""
-    return _of_rows(products.product_with_rows, x, table)
+    return _in_shape(x, products.product_with_rows(_as_rows(x), table))
 
 
-def _of_rows(product, x, factor):
-    """A product of x (…, features), whose first axes become one."""
-    found = product(tensors.reshape(x, (math.prod(ops.shape(x)[:-1]), x.shape[-1])), factor)
-    return tensors.reshape(found, (*ops.shape(x)[:-1], found.shape[-1]))
+def _as_rows(x):
+    """(…, features) → (n, features)."""
+    return tensors.reshape(x, (math.prod(ops.shape(x)[:-1]), x.shape[-1]))
+
+
+def _in_shape(x, rows):
+    """Rows (n, …) of what has been computed from x (…, features), with the first axes of x."""
+    return tensors.reshape(rows, (*ops.shape(x)[:-1], *rows.shape[1:]))
 
 
 def recurrent(layer, x, states):

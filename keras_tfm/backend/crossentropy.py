@@ -14,48 +14,50 @@ def smoothed_crossentropy(labels, logits, smoothing=0.0):
     Returns:
         float32 (batch, length).
     """
-    if keras.backend.backend() == "tensorflow":
-        return _with_tensorflow(labels, logits, smoothing)
-    if keras.backend.backend() == "jax":
-        return _with_xla(labels, logits, smoothing)
-    return _plain(labels, logits, smoothing)
+    rows, shape = ops.reshape(logits, (-1, logits.shape[-1])), ops.shape(labels)
+    compute = {"tensorflow": _with_tensorflow, "jax": _with_jax}.get(keras.backend.backend(), _plain)
+    return ops.reshape(compute(ops.cast(ops.reshape(labels, (-1,)), "int32"), rows, smoothing), shape)
 
 
 def _plain(labels, logits, smoothing):
     logits = ops.cast(logits, "float32")
-    chosen = ops.take_along_axis(logits, ops.cast(labels, "int32")[..., None], axis=-1)[..., 0]
+    chosen = ops.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
     losses = ops.logsumexp(logits, axis=-1) - (1 - smoothing) * chosen
     return losses - smoothing * ops.mean(logits, axis=-1) if smoothing else losses
 
 
-def _with_xla(labels, logits, smoothing):
-    labels = ops.cast(labels, "int32")[..., None]
+def _with_jax(labels, logits, smoothing):
+    import jax
+    from jax import numpy as jnp
 
-    @ops.custom_gradient
-    def losses(logits):
-        share = smoothing / logits.shape[-1]
-        wide = ops.cast(logits, "float32")
-        normaliser = ops.logsumexp(wide, axis=-1, keepdims=True)
+    share = smoothing / logits.shape[-1]
 
-        def gradient(upstream):
-            wanted = ops.where(ops.arange(logits.shape[-1]) == labels, 1 - smoothing + share, share)
-            slope = ops.exp(ops.cast(logits, "float32") - normaliser) - wanted
-            return ops.cast(slope * upstream[..., None], logits.dtype)
-
-        chosen = ops.take_along_axis(wide, labels, axis=-1)
-        found = normaliser - (1 - smoothing) * chosen
+    def forwards(logits):
+        wide = logits.astype("float32")
+        highest = jnp.max(wide, axis=-1, keepdims=True)
+        lowered = wide - highest  # both sums below read it, in one pass
+        log_total = jnp.log(jnp.sum(jnp.exp(lowered), axis=-1))
+        chosen = jnp.take_along_axis(wide, labels[:, None], axis=-1) - highest
+        found = log_total - (1 - smoothing) * chosen[:, 0]
         if smoothing:
-            found = found - smoothing * ops.mean(wide, axis=-1, keepdims=True)
-        return found[..., 0], gradient
+            found = found - smoothing * jnp.mean(lowered, axis=-1)
+        return found, (logits, highest[:, 0] + log_total)
 
+    def gradient(saved, upstream):
+        logits, normaliser = saved
+        wanted = jnp.where(jnp.arange(logits.shape[-1]) == labels[:, None], 1 - smoothing + share, share)
+        slope = jnp.exp(logits.astype("float32") - normaliser[:, None]) - wanted
+        return ((slope * upstream[:, None]).astype(logits.dtype),)
+
+    losses = jax.custom_vjp(lambda logits: forwards(logits)[0])
+    losses.defvjp(forwards, gradient)
     return losses(logits)
 
 
 def _with_tensorflow(labels, logits, smoothing):
     import tensorflow as tf
 
-    size, shape = logits.shape[-1], tf.shape(labels)
-    labels = tf.reshape(tf.cast(labels, "int32"), [-1])
+    size = logits.shape[-1]
 
     @tf.custom_gradient
     def losses(logits):
@@ -77,4 +79,4 @@ def _with_tensorflow(labels, logits, smoothing):
         found = normaliser - (1 - smoothing) * chosen
         return found - smoothing * tf.reduce_mean(wide, axis=-1) if smoothing else found, gradient
 
-    return tf.reshape(losses(tf.reshape(logits, (-1, size))), shape)
+    return losses(logits)

@@ -352,6 +352,8 @@ class MultiHeadAttention(masks.MaskedLayer):
         """The output projection, (b, q, h, d) → (b, q, features), with zeros as context where the mask is False."""
         if mask is not None:
             context = ops.where(ops.expand_dims(mask, (2, 3)), context, 0)
+        if self.output_dense.quantization_mode:
+            return self.output_dense(context)
         joined = tensors.reshape(context, (*ops.shape(context)[:2], self.num_heads * self.head_dim))
         return kernels.current().dense(joined, self.output_dense)[0]
 
