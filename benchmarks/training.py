@@ -7,6 +7,8 @@ with label smoothing 0.1 over the tokens that are not padding (keras-hub: withou
 sparse loss), Adam. Rows are 75 to 100 % full. Systems whose packages are missing are skipped.
 
 "of the limit" is the share of the floating-point operations per second of a large matrix product in the same run.
+"compilations" are the programs that XLA compiles for the steps on JAX (small ones that fill variables included), and
+the graphs that are traced on TensorFlow.
 """
 
 import argparse
@@ -73,6 +75,7 @@ def measure(size, options):
             "of_the_limit": operations(size) / seconds / rate,
             "peak_gigabytes": child.last["peak_gigabytes"],
             "seconds_to_first_step": child.first,
+            "compilations": child.last["compilations"],
             "times": child.answers,
         }
     return results
@@ -100,13 +103,14 @@ def show(size, results):
     peers = [row["tokens_per_second"] for name, row in results.items() if not name.startswith("ours")]
     best = max(peers, default=None)
     print(f"\n{size}\n\n| system | ms per step | target tokens/s | ratio to the best peer |", end="")
-    print(" of the limit | peak GB | s to the first step |")
-    print("| --- |" + " --- |" * 6)
+    print(" of the limit | peak GB | s to the first step | compilations |")
+    print("| --- |" + " --- |" * 7)
     for name, row in sorted(results.items(), key=lambda item: item[1]["milliseconds"]):
         ratio = f"{row['tokens_per_second'] / best:.2f}" if best else ""
         limit = f"{row['of_the_limit']:.0%}" if row["of_the_limit"] else ""
+        start = f"{row['seconds_to_first_step']:.0f} | {'' if row['compilations'] is None else row['compilations']}"
         figures = f"{row['milliseconds']:.0f} | {row['tokens_per_second']:,.0f} | {ratio} | {limit}"
-        print(f"| {name} | {figures} | {row['peak_gigabytes']:.1f} | {row['seconds_to_first_step']:.0f} |")
+        print(f"| {name} | {figures} | {row['peak_gigabytes']:.1f} | {start} |")
     print(flush=True)
 
 
@@ -116,7 +120,7 @@ def show(size, results):
 def serve(system, size):
     """Answers each number of steps with the seconds per step."""
     start = time.perf_counter()
-    step = (torch_step if system.startswith("torch") else keras_step)(system, size)
+    step, compilations = (torch_step if system.startswith("torch") else keras_step)(system, size)
     step()
     first = time.perf_counter() - start
 
@@ -127,7 +131,12 @@ def serve(system, size):
         return (time.perf_counter() - start) / steps
 
     work(2)
-    turns.serve(first, work, lambda: {"peak_gigabytes": peak_memory(), "matrix_rate": accelerator_rate()})
+
+    def last():
+        found = {"compilations": compilations(), "peak_gigabytes": peak_memory()}  # before the matrix product
+        return found | {"matrix_rate": accelerator_rate()}
+
+    turns.serve(first, work, last)
 
 
 def batch(size):
@@ -158,7 +167,7 @@ def keras_step(system, size):
     def step():
         return float(make.train_on_batch({"source": source, "target": target}, labels))
 
-    return step
+    return step, turns.compilations(make)
 
 
 def our_model(size):
@@ -225,7 +234,7 @@ def torch_step(system, size):
         optimizer.step()
         return float(value)
 
-    return step
+    return step, lambda: None
 
 
 def peak_memory():
