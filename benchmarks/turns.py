@@ -14,7 +14,7 @@ class Child:
 
     def __init__(self, file, name, *arguments, needs=(), backend=None):
         self.file, self.name, self.arguments, self.backend = file, name, arguments, backend
-        self.missing = [package for package in needs if importlib.util.find_spec(package) is None]
+        self.missing = missing(needs)
         self.answers, self.first, self.last, self.failure = [], None, None, None
 
     def start(self):
@@ -84,6 +84,11 @@ class Child:
 
 
 MARK = "answer "
+
+
+def missing(packages):
+    """Those that are not installed."""
+    return [package for package in packages if importlib.util.find_spec(package) is None]
 
 
 def serve(first, work, last):
