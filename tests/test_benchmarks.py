@@ -1,6 +1,8 @@
 import importlib
 import math
 import pathlib
+import subprocess
+import sys
 
 import pytest
 from conftest import once
@@ -34,7 +36,11 @@ turns.serve(sys.argv[2:], work, last)
 def load(monkeypatch):
     """A function that imports a file of `benchmarks/`."""
     monkeypatch.syspath_prepend(FOLDER)
-    return importlib.import_module
+    before = {*sys.modules}
+    yield importlib.import_module
+    for name in {*sys.modules} - before:
+        if (FOLDER / f"{name}.py").exists():  # other tests may have modules of these names
+            del sys.modules[name]
 
 
 @pytest.fixture
@@ -97,3 +103,24 @@ def test_operations_count_every_matrix_of_the_model(load):
     # Forward, and twice as much backward: scores and values of three attentions, two operations for each product.
     attention = 3 * layers * 3 * 2 * 2 * rows * length**2 * width
     assert training.operations("tiny") == 6 * rows * length * weights + attention
+
+
+@once
+def test_every_command_of_make_bench_is_understood(load, tmp_path):
+    run = load("run")
+    for name in run.BENCHMARKS:
+        command = run.command(name, dict.fromkeys(("DATA", "MODEL", "OUT", "EXPORTS"), tmp_path))
+        parsed = subprocess.run([*command, "--help"], capture_output=True, text=True)  # an error before that is shown
+        assert not parsed.returncode, parsed.stderr
+        assert str(tmp_path / f"{name}.json") in command
+
+
+@once
+def test_make_bench_skips_what_it_has_no_data_for(load, tmp_path, monkeypatch, capsys):
+    run = load("run")
+    arguments = ["--model", str(tmp_path / "absent"), "--only", "batching", "export", "--out", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", ["run.py", *arguments])
+    run.main()
+    printed = capsys.readouterr().out
+    assert "batching: skipped, it needs DATA" in printed and "export: skipped, it needs DATA" in printed
+    assert not list((tmp_path / "out").iterdir())
