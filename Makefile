@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
 
-.PHONY: demo docs docs-serve playground lectures test test-tensorflow test-jax test-slow check format clean
+.PHONY: demo docs docs-serve playground lectures bench test test-tensorflow test-jax test-slow check format clean
 .DELETE_ON_ERROR:
 
 # `make demo ARGS="--model conv --out runs/conv"` trains another model.
@@ -34,6 +34,10 @@ node_modules/.package-lock.json: package.json
 # The claims of the lecture notes, measured; the same command resumes. `make lectures ARGS="03_scaling --again"` runs one.
 lectures: .venv/installed-lectures
 	KERAS_BACKEND=jax $(BIN)/python examples/lectures/run.py $(ARGS)
+
+# Side by side with peers, in about half an hour. `make bench DATA=… MODEL=… ARGS="--only decoding"` runs one.
+bench: .venv/installed-bench
+	$(BIN)/python benchmarks/run.py $(if $(DATA),--data $(DATA)) $(if $(MODEL),--model $(MODEL)) $(ARGS)
 
 test: test-tensorflow test-jax
 
@@ -68,6 +72,7 @@ clean:
 .venv/installed-demo: EXTRAS = tensorflow,train
 .venv/installed-docs: EXTRAS = docs,litert,tensorflow
 .venv/installed-lectures: EXTRAS = lectures
+.venv/installed-bench: EXTRAS = bench
 .venv/installed-test: EXTRAS = test
 .venv/installed-test-slow: EXTRAS = test-slow
 .venv/installed-check: EXTRAS = check

@@ -1,147 +1,179 @@
-"""Compares the export formats of a translator: each in a process of its own, one thread, sentence by sentence.
+"""Compares the export formats of a translator: quality, size, memory and speed, sentence by sentence.
 
-python benchmarks/export.py MODEL DATA [--sentences 200] [--beams 1 4]
+python benchmarks/export.py MODEL DATA [--threads 1 2] [--beams 1 4] [--sentences 200] [--rounds 3] [--json FILE]
 
-Prints two tables for each number of beams (1 is greedy search): quality, size and speed of each format, and the time of
-a short translation compared with a long one. MODEL is a folder that `keras-tfm train` wrote. DATA contains `tok/` of
-Multi30k; the first sentences of val are translated.
+MODEL is a folder that `keras-tfm train` wrote. DATA contains `tok/` of Multi30k; the first sentences of val are
+translated. Each format with each number of threads is a process of its own, which imports no more than it needs, and
+they take turns. Formats whose packages are missing are skipped. For each number of beams (1 is greedy search) and of
+threads there are two tables:
+    of each format: MB on disk; seconds to load, from the first import until a short sentence is translated; resident MB
+    of the process after all translations; BLEU; share of the sentences that come out as the model writes them;
+    sentences per second, one after the other (LiteRT's runner sorts them by length, for which it is fastest)
+    the time of a short translation compared with a long one
 """
 
 import argparse
-import multiprocessing
+import json
 import os
 import pathlib
 import statistics
 import tempfile
 import time
 
-os.environ["KERAS_BACKEND"] = "tensorflow"
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import turns
 
-import keras
-import tensorflow as tf
-
-from keras_tfm import evaluation, export
-from keras_tfm.data import read_lines
-from keras_tfm.exported import CTranslate2Translator, LiteRTTranslator
-from keras_tfm.translator import Translator
-
-ROUNDS = 3
+# Name → format, precision, and packages that write and run it.
+FORMS = {"SavedModel": ("saved_model", "float32", ["tensorflow", "tensorflow_text"])}
+FORMS |= {f"LiteRT {x}": ("litert", x, ["tensorflow", "ai_edge_litert"]) for x in ("float32", "float16", "int8")}
+FORMS |= {f"CTranslate2 {x}": ("ctranslate2", x, ["ctranslate2"]) for x in ("float32", "int8")}
+FORMS |= {"ONNX": ("onnx", "float32", ["tensorflow", "onnx", "onnxruntime", "tf2onnx"])}
+BASE = "LiteRT float32"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", metavar="MODEL", type=pathlib.Path)
     parser.add_argument("data", metavar="DATA", type=pathlib.Path)
-    parser.add_argument("--sentences", type=int, default=200)
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=[*FORMS], metavar="FORM")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--sentences", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=3, help="number of turns of each format (default: 3)")
+    parser.add_argument("--json", type=pathlib.Path, help="file to write all figures to")
+    parser.add_argument("--child", nargs=2, metavar=("FOLDER", "THREADS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.child:
+        return serve(*options.child)
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    results = {}
+    for beams in options.beams:
+        results[f"{beams} beams"] = measure(beams, options)
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1))
+
+
+def measure(beams, options):
+    """Prints and returns the figures for a number of beams: {number of threads: {form: {…}}}."""
+    from keras_tfm import evaluation
+    from keras_tfm.data import read_lines
+    from keras_tfm.translator import Translator
+
     files = (options.data / f"tok/val.lc.norm.tok.{side}.gz" for side in ("en", "de"))
     sources, references = (list(read_lines(file))[: options.sentences] for file in files)
-    for beams in options.beams:
-        side_by_side(options.model, beams, sources, references)
-
-
-def side_by_side(model, beams, sources, references):
-    """Exports a translator in all formats, and prints their quality, size and speed."""
-    translator = load(model, beams)
-    expected = translator(sources)
+    translator = Translator.load(options.model, beams=beams, max_length=128)
+    expected, (lengths, texts) = translator(sources), short_and_long(translator, sources)
+    results = {}
     with tempfile.TemporaryDirectory() as folder:
-        paths = exported(translator, pathlib.Path(folder))
-        runs = {name: in_a_process(name, path, model, beams) for name, path in paths.items()}
-        found, speeds = {}, {name: [] for name in runs}
-        bar = keras.utils.Progbar(ROUNDS * len(runs), unit_name="run")
-        for _ in range(ROUNDS):  # in turns, since machines are noisy
-            for name, run in runs.items():
-                found[name], seconds = run(sources)
-                speeds[name].append(len(sources) / seconds)
-                bar.add(1)
-        print(f"\n{len(sources)} sentences of val, {beams} beams, one thread\n")
-        print("| form | MB | BLEU | as the model | sentences/s | of LiteRT float32 |")
-        print("| --- | --- | --- | --- | --- | --- |")
-        base = statistics.median(speeds["LiteRT float32"])
-        for name, path in paths.items():
-            size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 2**20
-            bleu = evaluation.scores(found[name], references, "none")["bleu"]
-            same = sum(a == b for a, b in zip(found[name], expected, strict=True)) / len(expected)
-            speed = statistics.median(speeds[name])
-            print(f"| {name} | {size:.1f} | {bleu:.2f} | {same:.1%} | {speed:.1f} | {speed / base:.2f} |")
-        early_exit(translator, sources, runs)
+        sizes = export(translator, options.forms, pathlib.Path(folder))
+        for threads in options.threads:
+            results[f"{threads} threads"] = rows = {}
+            requests = [(sources, 1)] * options.rounds + [([text], 5) for text in texts] * 3
+            children = []
+            for form in options.forms:
+                arguments = [pathlib.Path(folder, form), threads, options.model, options.data]
+                children.append(turns.Child(__file__, form, *arguments, needs=FORMS[form][2], backend="tensorflow"))
+            for child in turns.take_turns(children, requests):
+                found, short = child.answers[: options.rounds], child.answers[options.rounds :]
+                same = sum(a == b for a, b in zip(found[0]["texts"], expected, strict=True))
+                rows[child.name] = {
+                    "megabytes": sizes[child.name],
+                    "seconds_to_load": child.first,
+                    "resident_megabytes": found[-1]["resident_megabytes"],
+                    "bleu": evaluation.scores(found[0]["texts"], references, "none")["bleu"],
+                    "as_the_model": same / len(expected),
+                    "sentences_per_second": len(sources) / statistics.median(answer["seconds"] for answer in found),
+                    "tokens": lengths,
+                    "milliseconds": [1000 * statistics.median(x["seconds"] for x in short[n::2]) for n in (0, 1)],
+                    "times": [answer["seconds"] for answer in found],
+                }
+            show(beams, threads, len(sources), rows)
+    return results
 
 
-def early_exit(translator, sources, runs):
-    """Prints the time of a translation of about 5 tokens, and of one of about 60 (or the longest there is)."""
+def short_and_long(translator, sources):
+    """Texts whose translations have about 5 and about 60 tokens (or come nearest), and their numbers of tokens."""
     texts = [" ".join(source.split()[:3]) for source in sources[:20]]
     texts += [" ".join(sources[first : first + count]) for count in (4, 6, 8) for first in range(0, 20, 4)]
     lengths = [len(ids) + 1 for ids in translator.target_tokenizer.encode(translator(texts))]
-    short, long = (min(range(len(texts)), key=lambda n: abs(lengths[n] - goal)) for goal in (5, 60))
-    print(f"\n| form | {lengths[short]} tokens | {lengths[long]} tokens | ratio |\n| --- | --- | --- | --- |")
-    for name, run in runs.items():
-        times = [statistics.median(run([texts[n]])[1] for _ in range(9)) for n in (short, long)]
-        print(f"| {name} | {1000 * times[0]:.1f} ms | {1000 * times[1]:.1f} ms | {times[0] / times[1]:.2f} |")
+    places = [min(range(len(texts)), key=lambda n: abs(lengths[n] - goal)) for goal in (5, 60)]
+    return [lengths[n] for n in places], [texts[n] for n in places]
 
 
-def load(model, beams):
-    return Translator.load(model, beams=beams, max_length=128)
+def export(translator, forms, folder):
+    """Exports in each format whose packages are there, into folders of their names; returns the megabytes of each."""
+    sizes = {}
+    for form in forms:
+        format, precision, needs = FORMS[form]
+        if not turns.missing(needs):
+            print(f"exporting {form}", flush=True)
+            translator.export(folder / form, format, precision)
+            sizes[form] = sum(file.stat().st_size for file in (folder / form).rglob("*") if file.is_file()) / 1e6
+    return sizes
 
 
-def exported(translator, folder):
-    """Exports a translator in each format, and returns a dict of the folders by name."""
-    paths = {"SavedModel": folder / "saved_model"}
-    translator.export(paths["SavedModel"])
-    for precision in export.FORMATS["litert"].PRECISIONS:
-        paths[f"LiteRT {precision}"] = folder / f"litert-{precision}"
-        translator.export(paths[f"LiteRT {precision}"], "litert", precision)
-    for precision in ("float32", "int8"):
-        paths[f"CTranslate2 {precision}"] = folder / f"ctranslate2-{precision}"
-        translator.export(paths[f"CTranslate2 {precision}"], "ctranslate2", precision)
-    return paths
+def show(beams, threads, sentences, rows):
+    print(f"\n{sentences} sentences of val, beams: {beams}, threads: {threads}\n")
+    print("| form | MB | s to load | resident MB | BLEU | as the model | sentences/s | of LiteRT float32 |")
+    print("| --- |" + " --- |" * 7)
+    base = rows.get(BASE, {}).get("sentences_per_second")
+    for form, row in rows.items():
+        kept = f"{row['megabytes']:.1f} | {row['seconds_to_load']:.1f} | {row['resident_megabytes']:.0f}"
+        speed = row["sentences_per_second"]
+        ratio = f"{speed / base:.2f}" if base else ""
+        print(f"| {form} | {kept} | {row['bleu']:.2f} | {row['as_the_model']:.1%} | {speed:.1f} | {ratio} |")
+    for first in list(rows.values())[:1]:
+        print("\n| form | {} tokens | {} tokens | ratio |\n| --- | --- | --- | --- |".format(*first["tokens"]))
+    for form, row in rows.items():
+        short, long = row["milliseconds"]
+        print(f"| {form} | {short:.1f} ms | {long:.1f} ms | {short / long:.2f} |")
+    print(flush=True)
 
 
-def in_a_process(name, path, model, beams):
-    """Loads an export in a new process, and returns a function of strings: their translations and the seconds taken."""
-    spawn = multiprocessing.get_context("spawn")
-    here, there = spawn.Pipe()
-    arguments = there, name.split()[0], path, model, beams
-    spawn.Process(target=answer, args=arguments, daemon=True).start()
-    there.close()  # so that `recv` raises an error when the process ends
-
-    def run(texts):
-        here.send(texts)
-        return here.recv()
-
-    run(["a dog"])  # loads
-    return run
+# ── in the process of a format ──
 
 
-def answer(connection, kind, path, model, beams):
-    """Translates the texts that a connection sends, one by one and with one thread."""
-    if kind == "SavedModel":
-        import tensorflow_text  # noqa: F401, registers the operators of tokenizers
+def serve(folder, threads):
+    """Answers texts, and how often to translate them, with their translations and the median of the seconds taken."""
+    start = time.perf_counter()
+    translate = loaded(pathlib.Path(folder), int(threads))
+    translate(["a dog"])
+    seconds = time.perf_counter() - start
 
-        tf.config.threading.set_intra_op_parallelism_threads(1)
-        tf.config.threading.set_inter_op_parallelism_threads(1)
-        signature = tf.saved_model.load(str(path)).signatures["serving_default"]
+    def work(request):
+        texts, repeats = request
+        times = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            found = translate(texts)
+            times.append(time.perf_counter() - start)
+        return {"texts": found, "seconds": statistics.median(times), "resident_megabytes": resident_megabytes()}
 
-        def run(texts):
-            return [signature(tf.constant([text]))["translation"].numpy()[0].decode() for text in texts]
+    turns.serve(seconds, work, lambda: "")
 
-    elif kind == "LiteRT":
-        run = LiteRTTranslator(path, num_threads=1)  # sorts the texts by length
+
+def loaded(folder, threads):
+    """A function of texts that translates one after the other."""
+    from keras_tfm import exported
+
+    form = exported.form(folder)
+    if form == "litert":
+        return exported.LiteRTTranslator(folder, threads)  # sorts the texts by length
+    if form == "saved_model":
+        import tensorflow as tf
+
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(threads)
+        one = exported.SavedModelTranslator(folder)
     else:
-        one = CTranslate2Translator(path)
+        one = exported.RUNNERS[form](folder, threads)
+    return lambda texts: [one([text])[0] for text in texts]
 
-        def run(texts):
-            return [one([text])[0] for text in texts]
 
-    while True:
-        try:
-            texts = connection.recv()
-        except EOFError:  # the benchmark has ended
-            return
-        start = time.perf_counter()
-        found = run(texts)
-        connection.send((found, time.perf_counter() - start))
+def resident_megabytes():
+    """Memory of this process, on Linux."""
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 if __name__ == "__main__":

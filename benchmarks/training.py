@@ -8,6 +8,8 @@ loss), Adam. Rows are 75 to 100 % full, and ids are as frequent as words are, by
 missing are skipped.
 
 "of the limit" is the share of the floating-point operations per second of a large matrix product in the same run.
+"compilations" are the programs that XLA compiles for the steps on JAX (small ones that fill variables included), and
+the graphs that are traced on TensorFlow.
 """
 
 import argparse
@@ -74,6 +76,7 @@ def measure(size, options):
             "of_the_limit": operations(size) / seconds / rate,
             "peak_gigabytes": child.last["peak_gigabytes"],
             "seconds_to_first_step": child.first,
+            "compilations": child.last["compilations"],
             "times": child.answers,
         }
     return results
@@ -101,13 +104,14 @@ def show(size, results):
     peers = [row["tokens_per_second"] for name, row in results.items() if not name.startswith("ours")]
     best = max(peers, default=None)
     print(f"\n{size}\n\n| system | ms per step | target tokens/s | ratio to the best peer |", end="")
-    print(" of the limit | peak GB | s to the first step |")
-    print("| --- |" + " --- |" * 6)
+    print(" of the limit | peak GB | s to the first step | compilations |")
+    print("| --- |" + " --- |" * 7)
     for name, row in sorted(results.items(), key=lambda item: item[1]["milliseconds"]):
         ratio = f"{row['tokens_per_second'] / best:.2f}" if best else ""
         limit = f"{row['of_the_limit']:.0%}" if row["of_the_limit"] else ""
+        start = f"{row['seconds_to_first_step']:.0f} | {'' if row['compilations'] is None else row['compilations']}"
         figures = f"{row['milliseconds']:.0f} | {row['tokens_per_second']:,.0f} | {ratio} | {limit}"
-        print(f"| {name} | {figures} | {row['peak_gigabytes']:.1f} | {row['seconds_to_first_step']:.0f} |")
+        print(f"| {name} | {figures} | {row['peak_gigabytes']:.1f} | {start} |")
     print(flush=True)
 
 
@@ -117,7 +121,7 @@ def show(size, results):
 def serve(system, size):
     """Answers each number of steps with the seconds per step."""
     start = time.perf_counter()
-    run = (torch_steps if system.startswith("torch") else keras_steps)(system, size)
+    run, compilations = (torch_steps if system.startswith("torch") else keras_steps)(system, size)
     run(1)
     first = time.perf_counter() - start
 
@@ -127,7 +131,12 @@ def serve(system, size):
         return (time.perf_counter() - start) / steps
 
     work(2)
-    turns.serve(first, work, lambda: {"peak_gigabytes": peak_memory(), "matrix_rate": accelerator_rate()})
+
+    def last():
+        found = {"compilations": compilations(), "peak_gigabytes": peak_memory()}  # before the matrix product
+        return found | {"matrix_rate": accelerator_rate()}
+
+    turns.serve(first, work, last)
 
 
 def batch(size):
@@ -160,7 +169,7 @@ def keras_steps(system, size):
         xs = {"source": np.tile(source, (steps, 1)), "target": np.tile(target, (steps, 1))}
         model.fit(xs, np.tile(labels, (steps, 1)), batch_size=rows, shuffle=False, verbose=0)
 
-    return run
+    return run, turns.compilations(model)
 
 
 def our_model(size):
@@ -228,7 +237,7 @@ def torch_steps(system, size):
             optimizer.step()
         return float(value.detach())  # waits for the device
 
-    return run
+    return run, lambda: None
 
 
 def peak_memory():

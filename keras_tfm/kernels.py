@@ -16,6 +16,7 @@ import numpy as np
 from keras import ops
 
 from keras_tfm.backend import compiling, fused, lookup, norm, products, tensors
+from keras_tfm.backend.relu import relu
 
 NEVER = -1e9  # stands for the logarithm of probability 0; finite, so that differences are numbers
 FEW_ROWS = 16  # up to this many, `_product_of_few` is faster on a CPU
@@ -90,7 +91,8 @@ def joined_dense(product, x, layers):
     outputs = []
     for layer, part in zip(layers, parts, strict=True):
         shape = *ops.shape(x)[:-1], *_output_shape(layer, x.shape[-1])
-        outputs.append(layer.activation(tensors.reshape(part, shape)))
+        activation = relu if layer.activation is keras.activations.relu else layer.activation
+        outputs.append(activation(tensors.reshape(part, shape)))
     return outputs
 
 
