@@ -33,6 +33,12 @@ class SequenceModel(keras.Model):
         self.arguments, self.metadata, self.quantization = arguments | {"dtype": policy}, {}, None
         self.running = threading.RLock()
 
+    def __setattr__(self, name, value):
+        if name == "_jax_state":  # what Keras sets at each step, and would search for layers for milliseconds
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
     def fit(self, *args, **kwargs):
         with self.running:
             return super().fit(*args, **kwargs)
