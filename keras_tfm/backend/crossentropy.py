@@ -59,6 +59,12 @@ def _with_tensorflow(labels, logits, smoothing):
 
     size = logits.shape[-1]
 
+    @tf.function(jit_compile=True, autograph=False)  # one pass over the logits instead of three
+    def slope(shares, labels, upstream):
+        share = smoothing / size
+        wanted = tf.where(tf.range(size) == labels[:, None], 1 - smoothing + share, share)
+        return tf.cast((shares - wanted) * upstream[:, None], logits.dtype)
+
     @tf.custom_gradient
     def losses(logits):
         places = tf.stack([tf.range(tf.shape(labels)[0]), labels], axis=1)
@@ -70,13 +76,8 @@ def _with_tensorflow(labels, logits, smoothing):
             lambda: chosen - tf.math.log(share),
             lambda: tf.reduce_max(wide, axis=-1) - tf.math.log(tf.reduce_max(shares, axis=-1)),
         )
-
-        def gradient(upstream):
-            slope = (shares - smoothing / size if smoothing else shares) * upstream[:, None]
-            slope = tf.tensor_scatter_nd_sub(slope, places, (1 - smoothing) * upstream)
-            return tf.cast(slope, logits.dtype)
-
         found = normaliser - (1 - smoothing) * chosen
-        return found - smoothing * tf.reduce_mean(wide, axis=-1) if smoothing else found, gradient
+        found = found - smoothing * tf.reduce_mean(wide, axis=-1) if smoothing else found
+        return found, lambda upstream: slope(shares, labels, upstream)
 
     return losses(logits)
