@@ -99,4 +99,18 @@ def _slice_update(x, starts, updates):
     return tf.raw_ops.TensorStridedSliceUpdate(input=x, begin=begin, end=end, strides=tf.ones_like(begin), value=value)
 
 
-SERVING = kernels.FORWARD._replace(slice_update=_slice_update)
+def _dense(x, *layers):
+    """`kernels.dense`, with kernels that are joined once, before the loop of a search."""
+    return kernels.dense(x, *layers, before_loop=_before_loop)
+
+
+def _before_loop(make):
+    """What `make` returns, computed in the graph around all loops that are being traced; TensorFlow moves nothing."""
+    graph = tensorflow().compat.v1.get_default_graph()
+    while type(graph).__name__ == "WhileBodyFuncGraph":
+        graph = graph.outer_graph
+    with graph.as_default():
+        return make()
+
+
+SERVING = kernels.FORWARD._replace(dense=_dense, slice_update=_slice_update)

@@ -466,5 +466,8 @@ def _grouped(x, heads):
 
 
 def _swapped(x):
-    """(b, t, g, d) ↔ (b, g, t, d)."""
+    """(b, t, g, d) ↔ (b, g, t, d); without a copy if there is one token or one head."""
+    if 1 in x.shape[1:3]:
+        batch, first, second, dim = ops.shape(x)
+        return tensors.reshape(x, (batch, second, first, dim))
     return ops.transpose(x, (0, 2, 1, 3))
