@@ -79,14 +79,11 @@ def flat_places(places, size):
     return ops.reshape(ops.cast(places, "int32") + first, (-1,))
 
 
-def joined_dense(product, x, layers, before_loop=lambda make: make()):
-    """Outputs of dense layers with one input (…, features), by one `product(x, kernel)`; all have biases, or none.
-
-    `before_loop(make)` returns what `make` returns, but may compute it before the loop that this is a part of.
-    """
-    joined = product(x, before_loop(lambda: _joined([layer.kernel for layer in layers], (x.shape[-1], -1))))
+def joined_dense(product, x, layers):
+    """Outputs of dense layers with one input (…, features), by one `product(x, kernel)`; all have biases, or none."""
+    joined = product(x, _joined([layer.kernel for layer in layers], (x.shape[-1], -1)))
     if layers[0].bias is not None:
-        joined = joined + before_loop(lambda: _joined([layer.bias for layer in layers], (-1,)))
+        joined = joined + _joined([layer.bias for layer in layers], (-1,))
     sizes = [math.prod(layer.kernel.shape) // x.shape[-1] for layer in layers]
     parts = ops.split(joined, np.cumsum(sizes)[:-1].tolist(), axis=-1) if len(layers) > 1 else [joined]
     outputs = []
@@ -111,11 +108,11 @@ def _joined(weights, shape):
     return weights[0] if len(weights) == 1 else ops.concatenate(weights, axis=-1)
 
 
-def dense(x, *layers, **options):
+def dense(x, *layers):
     """Outputs of dense layers of Keras that share their input (…, features), by one product of two matrices."""
     if any(layer.quantization_mode for layer in layers):
         return [layer(x) for layer in layers]
-    return [_in_shape(x, y) for y in joined_dense(products.product, _as_rows(x), layers, **options)]
+    return [_in_shape(x, y) for y in joined_dense(products.product, _as_rows(x), layers)]
 
 
 def logits(x, table):

@@ -100,17 +100,8 @@ def _slice_update(x, starts, updates):
 
 
 def _dense(x, *layers):
-    """`kernels.dense`, with kernels that are joined once, before the loop of a search."""
-    return kernels.dense(x, *layers, before_loop=_before_loop)
-
-
-def _before_loop(make):
-    """What `make` returns, computed in the graph around all loops that are being traced; TensorFlow moves nothing."""
-    graph = tensorflow().compat.v1.get_default_graph()
-    while type(graph).__name__ == "WhileBodyFuncGraph":
-        graph = graph.outer_graph
-    with graph.as_default():
-        return make()
+    # one by one: TensorFlow would join their kernels again at each step of a search
+    return [kernels.dense(x, layer)[0] for layer in layers]
 
 
 SERVING = kernels.FORWARD._replace(dense=_dense, slice_update=_slice_update)
