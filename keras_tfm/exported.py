@@ -203,6 +203,7 @@ class ONNXTranslator(TokenRunner):
             lengths = np.arange(1, self._longest + 1, dtype="float32")
             base = {"length": lengths, "gnmt": (5 + lengths) / 6}[settings["penalty"]]
             self._divisors = base ** np.float32(settings["length_penalty"])
+            self._thorough = settings.get("thorough", True)  # as in files of earlier versions
             self._shortest, self._ngram = int(settings["min_length"]), int(settings["no_repeat_ngram"])
             self._forbidden = [PAD, START, *map(int, settings["forbidden"])]
         options = runtime.SessionOptions()
@@ -224,9 +225,10 @@ class ONNXTranslator(TokenRunner):
         scores = np.array([0.0] + [NEVER] * (self._beams - 1), "float32")
         best, best_score = [], 2 * NEVER
         for position in range(limit):
-            # upper bound on the final score of any hypothesis: scores are negative and divisors are monotonic
-            bound = scores.max() / max(self._divisors[position], self._divisors[limit - 1])
-            if bound <= best_score or scores.max() <= NEVER / 2:
+            divisor = self._divisors[position]
+            if self._thorough:  # scores are negative and divisors are monotonic
+                divisor = max(divisor, self._divisors[limit - 1])
+            if scores.max() / divisor <= best_score or scores.max() <= NEVER / 2:
                 break
             inputs = dict(zip(self._names, (x[parents] for x in cache), strict=True))
             inputs |= {"tokens": tokens, "position": np.array([position], "int32")}

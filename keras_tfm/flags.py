@@ -75,7 +75,8 @@ ARGUMENTS = {
         "--out": {**PATH, "required": True, "help": "folder to write; an earlier export there is replaced"},
         "--precision": {
             "choices": ("float32", "float16", "int8"),
-            "help": "precision of the weights (default: int8 for web, float32 for all others)",
+            "help": "precision of the weights (default: int8 for web, float32 for all others); float16 makes LiteRT "
+            "files smaller, not faster",
         },
         "--texts": {
             **PATH,
@@ -102,6 +103,11 @@ ARGUMENTS = {
 DECODING = {
     "--beams": {"type": positive, "help": "number of hypotheses kept; 1 is greedy search (default: 4)"},
     "--length_penalty": {"type": float, "help": "divide scores by the length to this power (default: 0.6)"},
+    "--thorough": {
+        "action": "store_true",
+        "default": None,
+        "help": "search until no better translation can be found, which takes longer and seldom finds one",
+    },
     "--batch_size": {"type": positive, "help": "number of texts translated together (default: 64)"},
     "--max_length": {"type": positive, "help": "maximum tokens per text (default: 512; for exports 128)"},
     "--no_repeat_ngram": {"type": int, "help": "never repeat a sequence of this many tokens (default: 0, off)"},

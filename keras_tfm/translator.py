@@ -20,8 +20,8 @@ SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])\s*")
 LINE_END = re.compile(r"\r?\n")
 WIDTHS = (16, 32, 64, 128, 512)  # sources are padded to these widths; a program is compiled for each that occurs
 FEW = 8  # up to this many sentences are translated in a batch of this size
-# Options of the search and their defaults. The first three have no effect on greedy search.
-SEARCH = {"penalty": "length", "length_penalty": 0.6, "coverage_penalty": 0.0}
+# Options of the search and their defaults. Those of `SEARCH` have no effect on greedy search.
+SEARCH = {"penalty": "length", "length_penalty": 0.6, "coverage_penalty": 0.0, "thorough": False}
 CONSTRAINTS = {"min_length": 0, "no_repeat_ngram": 0, "forbidden": ()}
 
 
@@ -68,7 +68,7 @@ class Translator:
         limits = [m.arguments.get("max_length", 512) for m in self.models if m.arguments.get("positions") == "learned"]
         self.max_length = min([positive("max_length", max_length), *limits])
         decoding.Constraints(self.max_length, **self._only(CONSTRAINTS))
-        decoding.check_penalties(**self._only(SEARCH))
+        decoding.check_search(**self._only(SEARCH))
         coverage = self.options["coverage_penalty"]
         check("coverage_penalty", coverage, len(self.models) == 1 or not coverage, "0 for an ensemble")
         self.widths = [width for width in WIDTHS if width < self.max_length] + [self.max_length]

@@ -127,6 +127,21 @@ def test_ending_early_misses_nothing(beams, length_penalty):
             assert len(set(said)) == n
 
 
+@parametrize_all("beams, length_penalty", [1, 3], [0.0, 1.0])
+def test_a_search_that_is_not_thorough_finds_real_hypotheses_and_none_better(beams, length_penalty):
+    language = Language(2 * normal(STATES, VOCABULARY, seed=beams))
+    options = {"beams": beams, "length_penalty": length_penalty}
+    found = run(beam_search, language.start, language.step, SOURCES, 7, **options, thorough=False)
+    (ids, scores), best = map(array, found), run(beam_search, language.start, language.step, SOURCES, 7, **options)[1]
+    assert (scores <= array(best) + 1e-5).all()
+    if not length_penalty:  # a hypothesis that goes on only loses
+        assert_close(scores, best)
+    for row, source in enumerate(SOURCES.tolist()):
+        said = tuple(int(token) for token in ids[row, 0] if token)
+        own = final_score(language, source, said, length_penalty=length_penalty)
+        assert_close(scores[row], np.array([own]), 1e-4)
+
+
 MODEL = {"num_layers": 1, "num_decoder_layers": 2, "model_dim": 16, "num_heads": 2, "ff_dim": 32, "dropout": 0.0}
 TEXTS = np.array([[5, 6, 7, 8, 2, 0], [9, 8, 2, 0, 0, 0], [4, 2, 0, 0, 0, 0]])
 

@@ -1,6 +1,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import keras
 import numpy as np
 import pytest
 from conftest import (
@@ -110,3 +111,15 @@ def test_an_export_does_not_change_translations_in_other_threads(form, jit_compi
     assert exported.result().same == 2
     assert all(answer == expected for answer in answers.result())
     assert translators and all(translator(texts) == expected for translator in translators)
+
+
+@pytest.mark.parametrize("use_bias", [False, True])
+def test_joined_dense_layers_give_what_each_gives(use_bias):
+    x, options = normal(2, 3, 8), {"bias_axes": "hd"} if use_bias else {}
+    heads = [keras.layers.EinsumDense("btc,chd->bthd", (None, n, 4), **options) for n in (2, 1, 1)]
+    units = keras.layers.Dense(5, "relu", use_bias=use_bias)
+    for layer in (*heads, units):
+        layer.build(x.shape)
+        spread(layer)
+    for found, layer in zip([*kernels.dense(x, *heads), *kernels.dense(x, units)], [*heads, units], strict=True):
+        assert_close(found, layer(x))

@@ -90,6 +90,7 @@ def configurations(translator, settings, names, shared):
     config |= {"share_encoder_decoder_embeddings": shared, "dropout": model.arguments.get("dropout", 0.1)}
     generation = {name: config[name] for name in ("pad_token_id", "decoder_start_token_id", "eos_token_id")}
     generation |= {"num_beams": settings["beams"], "length_penalty": settings["length_penalty"]}
+    generation["early_stopping"] = "never" if settings["thorough"] else False
     generation |= {"max_length": settings["longest"], "bad_words_ids": [[PAD]], "forced_eos_token_id": None}
     tokenizer = {"tokenizer_class": "MarianTokenizer", "model_max_length": settings["max_length"]}
     tokenizer |= {"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>", "separate_vocabs": not shared}
