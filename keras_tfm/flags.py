@@ -105,7 +105,7 @@ DECODING = {
     "--length_penalty": {"type": float, "help": "divide scores by the length to this power (default: 0.6)"},
     "--thorough": {
         "action": "store_true",
-        "default": None,
+        "default": argparse.SUPPRESS,
         "help": "search until no better translation can be found, which takes longer and seldom finds one",
     },
     "--batch_size": {"type": positive, "help": "number of texts translated together (default: 64)"},
