@@ -15,6 +15,7 @@ Arrays in state.npz and in checkpoints are stored by the path of their variable,
 import collections
 import contextlib
 import csv
+import itertools
 import json
 import math
 import pathlib
@@ -30,7 +31,7 @@ from keras import ops
 
 from keras_tfm import files, models, text
 from keras_tfm.arguments import check, positive
-from keras_tfm.backend import machine
+from keras_tfm.backend import machine, tensors
 from keras_tfm.progress import duration
 
 START_OVER = "delete it; then the same command starts over, or `keras-tfm finish` uses the last checkpoint"
@@ -59,13 +60,15 @@ class TrainingRun(keras.callbacks.Callback):
     training after the current step, with the state saved. A second one ends it at once.
     """
 
+    async_safe = True  # see `on_train_batch_end`
+
     def __init__(self, folder, keep=10, stopping=None, minutes=3.0):
         super().__init__()
         self.folder, self.keep, self.stopping = pathlib.Path(folder), positive("keep", keep), stopping
         check("minutes", minutes, minutes > 0, "positive")
         self.seconds, self.step, self.saved_step, self.steps_per_epoch = 60 * minutes, 0, 0, None
         self.history, self.metrics, self.patience, self.waited, self.signal = [], {}, None, None, None
-        self.random_state = None
+        self.random_state, self.diverged = None, []
 
     def fit(self, model, batches, epochs, steps_per_epoch=None, callbacks=(), **options):
         """Trains like `model.fit`, starting where the last run in this folder stopped.
@@ -121,29 +124,31 @@ class TrainingRun(keras.callbacks.Callback):
         if stop and self.waited:  # Keras has just reset them
             stop.best, stop.best_epoch, stop.wait, stop.stopped_epoch = self.waited
 
+    def on_epoch_begin(self, epoch, logs=None):
+        self.first_step = self.step
+        if self.metrics.keys() == _by_path("metrics", self.model.metrics_variables).keys():
+            self.restore_metrics()
+
     def on_train_batch_begin(self, batch, logs=None):
         if self.random_state is not None:  # now, since PyTorch's data loader has just used the generator
             machine.random_state(self.random_state)
             self.random_state = None
+        self.step = self.first_step + batch
+        self.raise_diverged()
+        if batch and (self.signal is not None or time.monotonic() - self.saved_at > self.seconds):
+            self.save(self.arrays())
+            self.raise_interrupted()
 
     def on_train_batch_end(self, batch, logs=None):
-        self.step += 1
-        if self.metrics:  # add what the metrics had summed up before this epoch was interrupted
-            variables = _by_path("metrics", self.model.metrics_variables)
-            _check_same(self.folder / "state.npz", variables, self.metrics)
-            for key, variable in variables.items():
-                variable.assign(variable + self.metrics[key])
-            self.metrics = {}
-        loss = (logs or {}).get("loss", 0.0)
-        if not math.isfinite(loss):
-            self.raise_diverged(f"the loss became {loss}")
-        if self.step % self.steps_per_epoch == 0:
-            return  # `on_epoch_end` is next, and saves
-        if self.signal is not None or time.monotonic() - self.saved_at > self.seconds:
-            self.save(self.arrays())
-        self.raise_interrupted()
+        """On JAX, Keras calls this in another thread, so that the next steps need not wait for the loss of this one."""
+        if self.metrics:  # TensorFlow has made them in this step
+            self.restore_metrics()
+        if not math.isfinite(loss := (logs or {}).get("loss", 0.0)):
+            self.diverged.append((self.first_step + batch + 1, f"the loss became {loss}"))
 
     def on_epoch_end(self, epoch, logs=None):
+        self.step = min(self.step + self.model.steps_per_execution, self.first_step + self.params["steps"])
+        self.raise_diverged()
         self.stopped, arrays = self.model.stop_training, self.arrays()
         if self.step % self.steps_per_epoch:  # some callback has stopped training within the epoch
             return self.save(arrays)
@@ -160,11 +165,20 @@ class TrainingRun(keras.callbacks.Callback):
             path.unlink()
         self.raise_interrupted()
 
+    def restore_metrics(self):
+        """Adds what the metrics had summed up before this epoch was interrupted."""
+        variables = _by_path("metrics", self.model.metrics_variables)
+        _check_same(self.folder / "state.npz", variables, self.metrics)
+        for key, variable in variables.items():
+            variable.assign(variable + self.metrics[key])
+        self.metrics = {}
+
     def arrays(self):
         """The arrays of all variables to save, after a check that the weights are finite."""
         arrays = _arrays(_variables(self.model))  # on JAX, this property of Keras brings the variables up to date
         if not all(np.isfinite(value).all() for key, value in arrays.items() if key.startswith("weights/")):
-            self.raise_diverged("weights became infinite or NaN")
+            self.diverged.append((self.step, "weights became infinite or NaN"))
+            self.raise_diverged()
         return arrays
 
     def save(self, arrays):
@@ -187,11 +201,14 @@ class TrainingRun(keras.callbacks.Callback):
             table.writeheader()
             table.writerows(self.history)
 
-    def raise_diverged(self, what):
+    def raise_diverged(self):
+        if not self.diverged:
+            return
+        step, what = min(self.diverged)
         rate = float(ops.convert_to_numpy(self.model.optimizer.learning_rate))
         saved = f"{self.folder / 'state.npz'} still holds step {self.saved_step:,}"
         raise FloatingPointError(
-            f"{what} in step {self.step:,}, at a learning rate of {rate:.2g}; "
+            f"{what} in step {step:,}, at a learning rate of {rate:.2g}; "
             f"{saved if self.saved_step else 'nothing was saved before'}. "
             "Try a lower learning rate, more warm-up steps, `clipnorm=1`, or float32"
         )
@@ -225,15 +242,16 @@ class TimeEstimate(keras.callbacks.Callback):
     """Prints once, after a few steps of a `TrainingRun`, how long training will take; and a hint if that is long."""
 
     AFTER, LONG = 12, 1800  # steps to measure, since the first ones compile; seconds
+    async_safe = True
 
     def __init__(self, run, steps, hint=""):
         super().__init__()
-        self.run, self.steps, self.hint, self.times = run, steps, hint, []
+        self.run, self.steps, self.hint, self.times, self.number = run, steps, hint, [], itertools.count()
 
     def on_train_batch_end(self, batch, logs=None):
         self.times.append(time.monotonic())
-        if len(self.times) == self.AFTER + 1:
-            step, left = float(np.median(np.diff(self.times))), self.steps - self.run.step
+        if next(self.number) == self.AFTER:
+            step, left = float(np.median(np.diff(self.times))), self.steps - self.run.first_step - batch - 1
             hint = f"\n{self.hint}" if self.hint and left * step > self.LONG else ""
             print(f"\nabout {duration(left * step)} for {left:,} steps of {step:.2g} s{hint}", file=sys.stderr)
 
@@ -423,6 +441,6 @@ def _result(arrays):
 
 def _arrays(variables):
     """The values of variables, by key."""
-    arrays = {key: ops.convert_to_numpy(variable) for key, variable in variables.items()}
+    arrays = dict(zip(variables, tensors.to_numpy(variables.values()), strict=True))
     # NumPy cannot save bfloat16
     return {key: array.astype("float32") if array.dtype.kind == "V" else array for key, array in arrays.items()}

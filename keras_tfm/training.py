@@ -157,24 +157,24 @@ class TokensPerSecond(keras.callbacks.Callback):
         tokens_per_step: mean number of labels in a batch, without padding.
     """
 
+    async_safe = True  # Keras may call `on_train_batch_end` in another thread, while the next steps run
+
     def __init__(self, tokens_per_step):
         super().__init__()
         self.tokens_per_step = tokens_per_step
 
     def on_epoch_begin(self, epoch, logs=None):
-        self.steps, self.began = 0, None
+        self.first = None
 
     def on_train_batch_end(self, batch, logs=None):
-        self.ended = time.perf_counter()  # here, since validation comes before `on_epoch_end`
-        if self.began is None:
-            self.began = self.ended  # the first step is not counted, since it compiles
-        else:
-            self.steps += 1
+        self.last = batch, time.perf_counter()  # here, since validation comes before `on_epoch_end`
+        self.first = self.first or self.last  # not counted, since the first step compiles
         self.on_epoch_end(None, logs)
 
     def on_epoch_end(self, epoch, logs=None):
-        if logs is not None and self.steps:
-            logs["tokens/s"] = round(self.steps * self.tokens_per_step / (self.ended - self.began))
+        (first, began), (last, ended) = self.first, self.last
+        if logs is not None and last > first:
+            logs["tokens/s"] = round((last - first) * self.tokens_per_step / (ended - began))
 
 
 class TensorBoardScalars(keras.callbacks.Callback):

@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 from conftest import BACKEND
@@ -25,3 +26,10 @@ def test_a_value_is_known_unless_it_is_traced():
 def test_reshape_is_that_of_keras(shape):
     x = np.arange(24, dtype="float32").reshape(2, 3, 4)
     assert (ops.convert_to_numpy(tensors.reshape(ops.convert_to_tensor(x), shape)) == x.reshape(shape)).all()
+
+
+def test_arrays_of_variables_are_their_values():
+    values = [np.arange(3, dtype="float32"), np.ones((2, 2), "int32")]
+    variables = [keras.Variable(value, dtype=value.dtype.name) for value in values]
+    for array, value in zip(tensors.to_numpy(variables), values, strict=True):
+        assert array.dtype == value.dtype and (array == value).all()

@@ -36,3 +36,11 @@ def known(value):
         return int(value)
     except (TypeError, NotImplementedError):  # raised by JAX and TensorFlow for symbolic tensors
         return None
+
+
+def to_numpy(variables):
+    """NumPy arrays of a list of variables. On JAX, all are on their way from the device at the same time."""
+    if keras.backend.backend() == "jax":
+        for variable in variables:
+            variable.value.copy_to_host_async()
+    return [ops.convert_to_numpy(variable) for variable in variables]
