@@ -69,7 +69,10 @@ def train(pairs, folder, recipe="default", valid=None, say=print, **changes):
         encoded, valid_encoded = encode(folder / "data", pairs, valid, tokenizers, settled)
         settled = suited_batches(settled, encoded[0], machine.current())
         batches = serve(encoded, settled, copies=2 if settled.r_drop else 1)
-        valid_batches = None if valid is None else serve(valid_encoded, settled, shuffle=False)
+        # Padding costs an accelerator less than compiling another shape.
+        one_shape = {"num_shapes": 1} if machine.current().accelerated else {}
+        to_validate = dataclasses.replace(settled, **one_shape)
+        valid_batches = None if valid is None else serve(valid_encoded, to_validate, shuffle=False)
         settled = suited_schedule(settled, len(batches), encoded[0], start)
         model = new_model(settled, tokenizers) if start is None else copy_model(start, settled)
         compile_model(model, settled, machine.current())

@@ -13,6 +13,7 @@ Arrays in state.npz and in checkpoints are stored by the path of their variable,
 """
 
 import collections
+import concurrent.futures
 import contextlib
 import csv
 import itertools
@@ -68,7 +69,7 @@ class TrainingRun(keras.callbacks.Callback):
         check("minutes", minutes, minutes > 0, "positive")
         self.seconds, self.step, self.saved_step, self.steps_per_epoch = 60 * minutes, 0, 0, None
         self.history, self.metrics, self.patience, self.waited, self.signal = [], {}, None, None, None
-        self.random_state, self.diverged = None, []
+        self.random_state, self.diverged, self.written = None, [], None
 
     def fit(self, model, batches, epochs, steps_per_epoch=None, callbacks=(), **options):
         """Trains like `model.fit`, starting where the last run in this folder stopped.
@@ -81,7 +82,7 @@ class TrainingRun(keras.callbacks.Callback):
         """
         self.steps_per_epoch = positive("steps_per_epoch", steps_per_epoch or len(batches))
         callbacks = [*callbacks, *([self.stopping] if self.stopping else []), self]
-        with self.catching_signals():
+        with self.catching_signals(), concurrent.futures.ThreadPoolExecutor(1) as self.background:
             self.restore(model)
             while self.step < epochs * self.steps_per_epoch:
                 if self.stopping and self.patience is not None and self.stopping.patience <= self.patience:
@@ -93,7 +94,9 @@ class TrainingRun(keras.callbacks.Callback):
                 model.fit(batches.repeat(self.step), callbacks=callbacks, shuffle=False, **options)
                 if self.stopped or not self.partial:
                     break
+                self.wait()
                 self.restore(model)  # `fit` has finalized the optimizer as at the end of training
+            self.wait()
             model.optimizer.finalize_variable_values(model.trainable_variables)  # the moving average, if any
             self.write_metrics()
 
@@ -152,17 +155,13 @@ class TrainingRun(keras.callbacks.Callback):
         self.stopped, arrays = self.model.stop_training, self.arrays()
         if self.step % self.steps_per_epoch:  # some callback has stopped training within the epoch
             return self.save(arrays)
+        self.wait()
         self.history.append({"epoch": epoch + 1, **{name: float(value) for name, value in (logs or {}).items()}})
         if self.stopped and self.stopping:
             self.patience = self.stopping.patience
-        files.write_arrays(self.folder / "checkpoints" / f"{self.step:08d}.npz", _result(arrays))
-        self.write_metrics()
-        self.save(arrays)
+        self.save(arrays, with_checkpoint=True)
         if self.partial:
             self.model.stop_training = True  # the other epochs have more steps: `TrainingRun.fit` goes on with them
-        kept = checkpoints(self.folder)[-self.keep :]
-        for path in {*(self.folder / "checkpoints").glob(CHECKPOINTS)}.difference(kept):
-            path.unlink()
         self.raise_interrupted()
 
     def restore_metrics(self):
@@ -181,8 +180,9 @@ class TrainingRun(keras.callbacks.Callback):
             self.raise_diverged()
         return arrays
 
-    def save(self, arrays):
-        """Writes state.npz."""
+    def save(self, arrays, with_checkpoint=False):
+        """Writes the state, and a checkpoint at the end of an epoch, in the background: training goes on."""
+        self.wait()
         stop = self.stopping
         waited = stop and [stop.best, stop.best_epoch, stop.wait, stop.stopped_epoch]
         state = {"step": self.step, "steps_per_epoch": self.steps_per_epoch, "history": self.history}
@@ -191,8 +191,26 @@ class TrainingRun(keras.callbacks.Callback):
             arrays |= _arrays(_by_path("metrics", self.model.metrics_variables))
         if (random_state := machine.random_state()) is not None:
             arrays |= {"random_state": random_state}
-        files.write_arrays(self.folder / "state.npz", {"state": np.array(json.dumps(state, default=float)), **arrays})
-        self.saved_at, self.saved_step = time.monotonic(), self.step
+        arrays |= {"state": np.array(json.dumps(state, default=float))}
+        self.saved_at = time.monotonic()
+        self.written = self.background.submit(self.write, self.step, arrays, with_checkpoint)
+
+    def write(self, step, arrays, with_checkpoint):
+        """Writes files of a step; state.npz last, since checkpoints that are newer than the state do not count."""
+        if with_checkpoint:
+            files.write_arrays(self.folder / "checkpoints" / f"{step:08d}.npz", _result(arrays))
+            self.write_metrics()
+        files.write_arrays(self.folder / "state.npz", arrays)
+        self.saved_step = step
+        kept = checkpoints(self.folder)[-self.keep :]
+        for path in {*(self.folder / "checkpoints").glob(CHECKPOINTS)}.difference(kept):
+            path.unlink()
+
+    def wait(self):
+        """Waits until everything is written; raises the error if that failed."""
+        written, self.written = self.written, None
+        if written is not None:
+            written.result()
 
     def write_metrics(self):
         names = list(dict.fromkeys(name for row in self.history for name in row))
@@ -204,6 +222,7 @@ class TrainingRun(keras.callbacks.Callback):
     def raise_diverged(self):
         if not self.diverged:
             return
+        self.wait()
         step, what = min(self.diverged)
         rate = float(ops.convert_to_numpy(self.model.optimizer.learning_rate))
         saved = f"{self.folder / 'state.npz'} still holds step {self.saved_step:,}"
@@ -215,6 +234,7 @@ class TrainingRun(keras.callbacks.Callback):
 
     def raise_interrupted(self):
         if self.signal is not None:
+            self.wait()
             raise Interrupted(self.signal, self.step)
 
     @contextlib.contextmanager

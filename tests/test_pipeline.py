@@ -97,8 +97,9 @@ def test_a_run_goes_on_to_the_same_result(interrupted, finished, texts, tmp_path
     out, save, origins = shutil.copytree(interrupted, tmp_path / "run"), runs.TrainingRun.save, {}
     runs.finish(out)
 
-    def watched(self, arrays):
-        save(self, arrays)
+    def watched(self, arrays, **options):
+        save(self, arrays, **options)
+        self.wait()
         if self.step in (7, 11):
             origins[self.step] = Translator.load(out).origin
 

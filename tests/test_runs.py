@@ -229,15 +229,25 @@ def test_an_epoch_that_was_begun_keeps_its_length(batches, tmp_path):
         fitted(tmp_path, batches, steps=3)
 
 
-def test_the_state_is_saved_by_time(batches, tmp_path):
-    seen = []
+def test_the_state_is_saved_by_time(batches, tmp_path, monkeypatch):
+    write, seen = runs.TrainingRun.write, []
 
-    class Look(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            seen.append(runs.saved_step(tmp_path))
+    def watched(self, step, *arguments):
+        write(self, step, *arguments)
+        seen.append(runs.saved_step(tmp_path))
 
-    fitted(tmp_path, batches, [Look()], epochs=2, minutes=1e-9)
-    assert seen == list(range(10))
+    monkeypatch.setattr(runs.TrainingRun, "write", watched)
+    fitted(tmp_path, batches, epochs=2, minutes=1e-9)
+    assert seen == list(range(1, 11))
+
+
+def test_training_ends_if_its_state_cannot_be_written(batches, tmp_path, monkeypatch):
+    def full(path, arrays):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(files, "write_arrays", full)
+    with pytest.raises(OSError, match="no space left"):
+        fitted(tmp_path, batches, epochs=1)
 
 
 def test_the_second_signal_does_not_wait(batches, tmp_path):
