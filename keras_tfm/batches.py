@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from keras_tfm.arguments import check, positive
+from keras_tfm.backend import devices
 from keras_tfm.backend.feeding import Feed
 from keras_tfm.text import END, START
 
@@ -67,12 +68,10 @@ class _Epochs(Feed):
     _fill(pairs, plan): inputs and labels for one item of that list.
     """
 
-    def __init__(self, pairs, shuffle, seed, copies, worker, num_workers):
+    def __init__(self, pairs, shuffle, seed, copies):
         self.samples = pairs if isinstance(pairs, (list, tuple)) else [pairs]
         check("pairs", pairs, self.samples, "`TokenPairs` or a list of them")
         self.shuffle, self.seed, self.copies = shuffle, seed, positive("copies", copies)
-        self.worker, self.num_workers = worker, positive("num_workers", num_workers)
-        check("worker", worker, worker in range(num_workers), f"one of 0 … {num_workers - 1}, for {num_workers=}")
         self.epoch = -1  # the epoch that `fit` is in
 
     @functools.cached_property
@@ -121,11 +120,12 @@ class _Epochs(Feed):
             index -= steps[block]
 
     def _share(self, rows):
-        """This worker's rows of a batch, which is copied first: rows i and i + batch/2 of all workers are the same."""
-        extra = -len(rows) % (self.num_workers // math.gcd(self.num_workers, self.copies))  # to divide evenly
+        """This process' rows of a batch, which is copied first: rows i and i + batch/2 of the whole are the same."""
+        process, processes, parts = devices.share()
+        extra = -len(rows) % (parts // math.gcd(parts, self.copies))  # padding, which divides evenly and weighs nothing
         rows = np.concatenate([np.pad(rows, ((0, extra), (0, 0)))] * self.copies)
-        size = len(rows) // self.num_workers
-        return rows[self.worker * size : (self.worker + 1) * size]
+        size = len(rows) // processes
+        return rows[process * size : (process + 1) * size]
 
     def _members(self, sample, block, rng):
         """Indices of the pairs in a block, shuffled if `shuffle` is on."""
@@ -165,8 +165,9 @@ class BucketedBatches(_Epochs):
         shuffle: whether to use a new order in each epoch; False makes validation losses comparable.
         seed: seed of the order.
         copies: how often each row occurs in its batch; 2 for R-Drop.
-        worker, num_workers: for training in several processes. Each gets an equal share of the rows of every batch, in
-            order; padding rows are added if the rows do not divide evenly.
+
+    Under a `keras.distribution` with several processes, each gets its rows of the same whole batch, in order. If the
+    devices do not divide the rows evenly, padding is added.
 
     Pass them to `fit` or `evaluate`, or as `validation_data`. Every pass over them is a new epoch. To start at a given
     batch, use `fit(batches.repeat(first), steps_per_epoch=…)`. `batches[index]` is a batch of epoch 0. The arguments
@@ -182,10 +183,8 @@ class BucketedBatches(_Epochs):
     (2, (8, 3), (8, 2), (8, 2))
     """
 
-    def __init__(
-        self, pairs, batch_tokens=4096, num_shapes=14, shuffle=True, seed=0, copies=1, worker=0, num_workers=1
-    ):
-        super().__init__(pairs, shuffle, seed, copies, worker, num_workers)
+    def __init__(self, pairs, batch_tokens=4096, num_shapes=14, shuffle=True, seed=0, copies=1):
+        super().__init__(pairs, shuffle, seed, copies)
         positive("batch_tokens", batch_tokens)
         counts = _length_counts(self.samples)
         self.shapes = choose_shapes(counts, positive("num_shapes", num_shapes))
@@ -235,7 +234,7 @@ class PackedBatches(_Epochs):
 
     Args:
         length: tokens per row, on each side.
-        pairs, batch_tokens, shuffle, seed, copies, worker, num_workers: as in `BucketedBatches`.
+        pairs, batch_tokens, shuffle, seed, copies: as in `BucketedBatches`.
 
     >>> import tempfile
     >>> from keras_tfm.data import encode_pairs
@@ -252,8 +251,8 @@ class PackedBatches(_Epochs):
     array([[103,   2, 105, 106,   2,   0]], dtype=int32)
     """
 
-    def __init__(self, pairs, batch_tokens=4096, length=128, shuffle=True, seed=0, copies=1, worker=0, num_workers=1):
-        super().__init__(pairs, shuffle, seed, copies, worker, num_workers)
+    def __init__(self, pairs, batch_tokens=4096, length=128, shuffle=True, seed=0, copies=1):
+        super().__init__(pairs, shuffle, seed, copies)
         longest = max(_length_counts(self.samples).shape) - 1
         check("length", length, positive("length", length) >= longest, f"at least {longest}, the longest text")
         enough = positive("batch_tokens", batch_tokens) >= length

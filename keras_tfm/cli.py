@@ -12,6 +12,7 @@ import re
 import sys
 
 from keras_tfm import data, exported, extras, files, flags, logs
+from keras_tfm.backend import processes
 from keras_tfm.files import DATES
 from keras_tfm.progress import Progress
 from keras_tfm.tasks import TASKS
@@ -101,7 +102,7 @@ def train(out, recipe, source, target, valid_source, valid_target, task, num_exa
         raise ValueError(f"`task` or `source` must be given. Received: {'both' if task else 'neither'}")
     if out.exists() and not out.is_dir():
         raise ValueError(f"`out` must be a folder. Received: {out}, a file")
-    if out.is_dir():
+    if out.is_dir() and processes.expected() == 1:
         with files.locked(out):
             pass  # if another process trains in it, the error comes now rather than after importing Keras
     needed = {"sentencepiece": recipe.tokenizer != "bytes", "sacrebleu": recipe.bleu, "babel": task == "dates"}

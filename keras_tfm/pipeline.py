@@ -1,5 +1,6 @@
 """From pairs of texts to a trained translator, in the folder of a run."""
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -9,7 +10,7 @@ import keras
 
 from keras_tfm import data, evaluation, files, plots, runs, text, training
 from keras_tfm.arguments import check
-from keras_tfm.backend import machine
+from keras_tfm.backend import devices, machine
 from keras_tfm.batches import BucketedBatches, PackedBatches
 from keras_tfm.models import BUILDERS
 from keras_tfm.recipes import CHANGEABLE, MODELS, resolve
@@ -60,39 +61,50 @@ def train(pairs, folder, recipe="default", valid=None, say=print, **changes):
     """
     folder, recipe = pathlib.Path(folder), resolve(recipe, **changes)
     check_arguments(pairs, folder, valid, recipe)
-    with files.locked(folder):
+    devices.join_processes()
+    if not devices.is_first():
+        say, recipe = (lambda message: None), dataclasses.replace(recipe, verbose=0)
+    with files.locked(folder) if devices.is_first() else contextlib.nullcontext():
         keras.utils.set_random_seed(recipe.seed)
-        texts = data.fingerprint(pairs)
-        settled = dataclasses.replace(recipe, **earlier_choices(folder, recipe, texts))
-        start = Translator.load(settled.start_from) if settled.start_from else None
-        tokenizers = make_tokenizers(folder, pairs, texts, settled) if start is None else copy_tokenizers(folder, start)
-        encoded, valid_encoded = encode(folder / "data", pairs, valid, tokenizers, settled)
-        settled = suited_batches(settled, encoded[0], machine.current())
-        batches = serve(encoded, settled, copies=2 if settled.r_drop else 1)
-        # Padding costs an accelerator less than compiling another shape.
-        one_shape = {"num_shapes": 1} if machine.current().accelerated else {}
-        to_validate = dataclasses.replace(settled, **one_shape)
-        valid_batches = None if valid is None else serve(valid_encoded, to_validate, shuffle=False)
-        settled = suited_schedule(settled, len(batches), encoded[0], start)
-        model = new_model(settled, tokenizers) if start is None else copy_model(start, settled)
-        compile_model(model, settled, machine.current())
-        stopping = keras.callbacks.EarlyStopping("val_loss", patience=settled.patience) if settled.patience else None
-        run = runs.TrainingRun(folder, max(KEEP, settled.average), stopping, settled.save_minutes)
-        callbacks = reporting(run, Translator(model, *tokenizers, beams=1), batches, valid, settled, say)
-        check_average(folder, settled)
-        write_config(folder, recipe, settled, texts, model, tokenizers)  # only now, when all options have been checked
-        say(announcement(model, batches, settled, runs.saved_step(folder)))
-        fitting = {"validation_data": valid_batches, "verbose": settled.verbose, "callbacks": callbacks}
-        run.fit(model, batches, settled.steps // settled.steps_per_epoch, settled.steps_per_epoch, **fitting)
-        model, what = runs.finish(folder, settled.average)
-    say(f"wrote {folder / 'model.keras'}: {what}")
+        with devices.first_before_others():
+            texts = data.fingerprint(pairs)
+            settled = dataclasses.replace(recipe, **earlier_choices(folder, recipe, texts))
+            start = Translator.load(settled.start_from) if settled.start_from else None
+            new = start is None
+            tokenizers = make_tokenizers(folder, pairs, texts, settled) if new else copy_tokenizers(folder, start)
+            encoded, valid_encoded = encode(folder / "data", pairs, valid, tokenizers, settled)
+        with devices.distributed(settled.devices, settled.model_parallel):
+            settled = suited_batches(settled, encoded[0], machine.current())
+            batches = serve(encoded, settled, copies=2 if settled.r_drop else 1)
+            valid_batches = None if valid is None else serve_valid(valid_encoded, settled, machine.current())
+            settled = suited_schedule(settled, len(batches), encoded[0], start)
+            model = new_model(settled, tokenizers) if new else copy_model(start, settled)
+            compile_model(model, settled, machine.current())
+            stop = keras.callbacks.EarlyStopping("val_loss", patience=settled.patience) if settled.patience else None
+            run = runs.TrainingRun(folder, max(KEEP, settled.average), stop, settled.save_minutes)
+            callbacks = reporting(run, Translator(model, *tokenizers, beams=1), batches, valid, settled, say)
+            check_average(folder, settled)
+            if devices.is_first():  # only now, when all options have been checked
+                write_config(folder, recipe, settled, texts, model, tokenizers)
+            say(announcement(model, batches, settled, runs.saved_step(folder)))
+            fitting = {"validation_data": valid_batches, "verbose": settled.verbose, "callbacks": callbacks}
+            run.fit(model, batches, settled.steps // settled.steps_per_epoch, settled.steps_per_epoch, **fitting)
+        with devices.first_before_others():
+            if devices.is_first():
+                say(write_result(folder, settled.average, run.history))
+    return Translator(runs.load_keras(folder / "model.keras"), *tokenizers)
+
+
+def write_result(folder, average, history):
+    """Writes the model of a finished run and its learning curve; returns what to say about it."""
+    _, what = runs.finish(folder, average)
+    said = f"wrote {folder / 'model.keras'}: {what}"
     try:
         with files.whole(folder / "learning_curve.png") as new:
-            plots.learning_curve(run.history, new)
-        say(f"wrote {folder / 'learning_curve.png'} and {folder / 'metrics.csv'}")
+            plots.learning_curve(history, new)
+        return f"{said}\nwrote {folder / 'learning_curve.png'} and {folder / 'metrics.csv'}"
     except ImportError as error:
-        say(f"no learning curve: {error}")
-    return Translator(model, *tokenizers)
+        return f"{said}\nno learning curve: {error}"
 
 
 def check_arguments(pairs, folder, valid, recipe):
@@ -213,6 +225,12 @@ def serve(encoded, recipe, **options):
     return BucketedBatches(encoded, num_shapes=recipe.num_shapes, **options)
 
 
+def serve_valid(encoded, recipe, machine):
+    """Batches to validate on, of one shape on an accelerator, where padding costs less than compiling another one."""
+    one_shape = {"num_shapes": 1} if machine.accelerated else {}
+    return serve(encoded, dataclasses.replace(recipe, **one_shape), shuffle=False)
+
+
 def compile_model(model, recipe, machine):
     """Compiles with the paper's optimizer, a smoothed loss, and metrics that ignore padding."""
     rate = training.SCHEDULES[recipe.schedule](recipe.learning_rate, recipe.warmup_steps, recipe.steps)
@@ -234,6 +252,8 @@ def reporting(run, translator, batches, valid, recipe, say):
     if recipe.bleu:
         sources, references = zip(*itertools.islice(valid, recipe.bleu), strict=True)
         callbacks.append(evaluation.TranslationScores(translator, sources, references))
+    if not devices.is_first():
+        return callbacks
     try:
         callbacks.append(training.TensorBoardScalars(run.folder / "tensorboard"))
     except ImportError as error:

@@ -98,7 +98,7 @@ def sizes(model, preset):
 
 # Options that may differ when a run is resumed: how long and how fast it trains, and what it reports.
 CHANGEABLE = {"steps", "passes", "patience", "average", "learning_rate", "warmup_steps", "clipnorm"}
-CHANGEABLE |= {"save_minutes", "bleu", "verbose"}
+CHANGEABLE |= {"save_minutes", "bleu", "verbose", "devices", "model_parallel"}
 TOKENIZER_OPTIONS = ("vocab_size", "separate")
 KEPT = {"dropout", "attention_dropout", "max_length"}  # options of the model that `start_from` does not decide
 RULES = {
@@ -109,6 +109,7 @@ RULES = {
     "at least 0 and less than 1": lambda value: type(value) in (int, float) and 0 <= value < 1,
     "True or False": lambda value: type(value) is bool,
     "a string": lambda value: type(value) is str,
+    'a positive integer or "all"': lambda value: value == "all" or str(value).isdigit() and int(value) > 0,
 }
 RULE_OF = {int: "a positive integer", float: "a number of at least 0", bool: "True or False", str: "a string"}
 ABOVE_0, RATE = "a positive number", "at least 0 and less than 1"
@@ -242,6 +243,14 @@ class Recipe:
     bleu: int | None = _training(None, "translate this many validation texts after each epoch, and log BLEU and chrF")
     precision: str = _training("float32", "training precision", ("float32", "mixed_bfloat16", "mixed_float16"))
     jit_compile: bool | None = _training(None, "compile with XLA (default: where that is faster)")
+    devices: str = _training(
+        "1",
+        'number of devices that train together, on all hosts, or "all"; each gets a share of the rows',
+        'a positive integer or "all"',
+    )
+    model_parallel: int = _training(
+        1, "number of devices that share one copy of the weights, for models too large for one; JAX only"
+    )
     seed: int = _training(1, "seed of weights, dropout, batch order and subword sampling", "an integer of at least 0")
     verbose: int = _training(1, "0: silent; 1: progress bar; 2: one line per epoch", (0, 1, 2))
 

@@ -32,7 +32,7 @@ from keras import ops
 
 from keras_tfm import files, models, text
 from keras_tfm.arguments import check, positive
-from keras_tfm.backend import machine, tensors
+from keras_tfm.backend import devices, machine, tensors
 from keras_tfm.progress import duration
 
 START_OVER = "delete it; then the same command starts over, or `keras-tfm finish` uses the last checkpoint"
@@ -98,7 +98,8 @@ class TrainingRun(keras.callbacks.Callback):
                 self.restore(model)  # `fit` has finalized the optimizer as at the end of training
             self.wait()
             model.optimizer.finalize_variable_values(model.trainable_variables)  # the moving average, if any
-            self.write_metrics()
+            if devices.is_first():
+                self.write_metrics()
 
     def restore(self, model):
         """Loads the saved state into the model and its optimizer. Returns the step at which training resumes."""
@@ -181,8 +182,14 @@ class TrainingRun(keras.callbacks.Callback):
         return arrays
 
     def save(self, arrays, with_checkpoint=False):
-        """Writes the state, and a checkpoint at the end of an epoch, in the background: training goes on."""
+        """Writes the state, and a checkpoint at the end of an epoch, in the background: training goes on.
+
+        Of several processes only the first writes.
+        """
         self.wait()
+        if not devices.is_first():
+            self.saved_at, self.saved_step = time.monotonic(), self.step
+            return
         stop = self.stopping
         waited = stop and [stop.best, stop.best_epoch, stop.wait, stop.stopped_epoch]
         state = {"step": self.step, "steps_per_epoch": self.steps_per_epoch, "history": self.history}

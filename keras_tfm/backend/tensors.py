@@ -1,6 +1,7 @@
 """Small helpers for tensors whose shape or value may not be known yet."""
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_tfm.backend.private import set_keras_mask
@@ -40,7 +41,20 @@ def known(value):
 
 def to_numpy(variables):
     """NumPy arrays of a list of variables. On JAX, all are on their way from the device at the same time."""
-    if keras.backend.backend() == "jax":
-        for variable in variables:
-            variable.value.copy_to_host_async()
-    return [ops.convert_to_numpy(variable) for variable in variables]
+    if keras.backend.backend() != "jax":
+        return [ops.convert_to_numpy(variable) for variable in variables]
+    for variable in variables:
+        for shard in variable.value.addressable_shards:
+            shard.data.copy_to_host_async()
+    return [_whole_array(variable.value) for variable in variables]
+
+
+def _whole_array(value):
+    """The array of a JAX value, of which other processes may hold copies, but no part that this one does not have."""
+    if value.is_fully_addressable or value.is_fully_replicated:
+        return ops.convert_to_numpy(value)
+    parts = [(shard.index, ops.convert_to_numpy(shard.data)) for shard in value.addressable_shards]
+    array = np.empty(value.shape, parts[0][1].dtype)
+    for index, part in parts:
+        array[index] = part
+    return array

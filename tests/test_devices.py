@@ -1,0 +1,121 @@
+"""Several devices and processes train as one. Each case runs in processes of its own, which see other devices."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from conftest import BACKEND
+
+from keras_tfm.backend import devices
+
+ON_JAX = pytest.mark.skipif(BACKEND != "jax", reason="`keras.distribution` is JAX's; replicas of TensorFlow: see below")
+
+# Trains in a folder, and prints the losses of all epochs and a translation.
+TRAIN = """
+import json, sys
+options = json.loads(sys.argv[1])
+from keras_tfm import train
+from keras_tfm.tasks import reverse
+sizes = {"num_layers": 1, "model_dim": 16, "num_heads": 4, "ff_dim": 32, "max_length": 16, "dropout": 0.2}
+sizes |= {"use_bias": False}  # the gradient of a key's bias is nothing but rounding errors, which Adam makes large
+recipe = {"tokenizer": "char", "batch_tokens": 128, "num_shapes": 2, "steps_per_epoch": 4, "verbose": 0}
+recipe |= {"learning_rate": 0.003, "warmup_steps": 2}
+steps, folder = options.pop("steps"), options.pop("folder")
+translator = train(reverse(100), folder, valid=reverse(20, "valid"), say=lambda line: None, steps=steps, **sizes,
+                   **recipe, **options)
+print(json.dumps(translator(["abc"])))
+"""
+
+
+def trained(folder, processes=1, devices_each=1, **options):
+    """The metrics of a run, and its weights, after training in new processes."""
+    with socket.socket() as server:
+        server.bind(("localhost", 0))
+        port = server.getsockname()[1]
+    environment = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices_each}"}
+    if processes > 1:
+        environment |= {"KERAS_DISTRIBUTION_JOB_ADDRESSES": f"localhost:{port}"}
+        environment |= {"KERAS_DISTRIBUTION_NUM_PROCESSES": str(processes)}
+    many = {"devices": "all"} if processes * devices_each > 1 else {}
+    command = [sys.executable, "-c", TRAIN, json.dumps({"folder": str(folder), "steps": 8, **many, **options})]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    running = [
+        subprocess.Popen(command, env=environment | {"KERAS_DISTRIBUTION_PROCESS_ID": str(n)}, **pipes)
+        for n in range(processes)
+    ]
+    try:
+        said = [process.communicate(timeout=300) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    assert not any(process.returncode for process in running), said
+    assert len({output.splitlines()[-1] for output, _ in said}) == 1  # all processes get the same translator
+    rows = np.genfromtxt(folder / "metrics.csv", delimiter=",", names=True)
+    weights = keras.models.load_model(folder / "model.keras", compile=False).get_weights()
+    return [*rows["loss"], *rows["val_loss"]], weights
+
+
+def assert_same(found, expected):
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
+    for ours, theirs in zip(found[1], expected[1], strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-4)
+
+
+KINDS = {"bucketed": {"r_drop": 3.0}, "packed": {"packed": True}}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request):
+    return KINDS[request.param]
+
+
+@pytest.fixture(scope="module")
+def one_device(kind, tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("one"), **kind)
+
+
+@ON_JAX
+@pytest.mark.parametrize("model_parallel", [1, 4])
+def test_eight_devices_train_as_one(kind, one_device, model_parallel, tmp_path):
+    assert_same(trained(tmp_path, devices_each=8, model_parallel=model_parallel, **kind), one_device)
+
+
+@ON_JAX
+def test_two_processes_train_as_one(kind, one_device, tmp_path):
+    assert_same(trained(tmp_path, processes=2, **kind), one_device)
+
+
+@ON_JAX
+@pytest.mark.slow
+@pytest.mark.parametrize("before, after", [(1, 2), (2, 1)])
+def test_a_run_goes_on_with_another_number_of_processes(kind, one_device, before, after, tmp_path):
+    trained(tmp_path, processes=before, steps=4, schedule="inverse_sqrt", **kind)
+    found = trained(tmp_path, processes=after, schedule="inverse_sqrt", **kind)
+    expected = trained(tmp_path / "whole", schedule="inverse_sqrt", **kind)
+    assert_same(found, expected)
+
+
+def test_one_device_is_no_distribution():
+    with devices.distributed(1):
+        assert devices.share() == (0, 1, 1) and devices.is_first()
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [((10_000,), "`devices` must be at most"), ((1, 3), "`model_parallel` must be a divisor of 1")],
+)
+def test_what_cannot_be_divided_is_refused(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        devices.distributed(*arguments)
+
+
+@pytest.mark.skipif(BACKEND == "jax", reason="JAX trains in several processes")
+def test_other_backends_refuse_several_processes(monkeypatch):
+    monkeypatch.setenv("KERAS_DISTRIBUTION_NUM_PROCESSES", "2")
+    with pytest.raises(ValueError, match='`backend` must be "jax" for several processes'):
+        devices.join_processes()
