@@ -5,7 +5,6 @@ import itertools
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import threading
@@ -13,9 +12,10 @@ import threading
 import keras
 import numpy as np
 import pytest
-from conftest import BACKEND, BYTES, encode, once, random_texts, texts_of
+from conftest import BYTES, encode, once, random_texts, texts_of
 
 from keras_tfm import batches as module
+from keras_tfm.backend import devices
 from keras_tfm.batches import BucketedBatches, PackedBatches, choose_shapes
 from keras_tfm.data import ParallelFiles, TokenPairs
 from keras_tfm.text import END, START, train_tokenizer
@@ -142,20 +142,25 @@ def test_repeating_goes_through_the_epochs_from_any_batch_on(make, pairs):
 
 
 @pytest.mark.parametrize("copies", [1, 2])
-@pytest.mark.parametrize("num_workers", [3, 4])
+@pytest.mark.parametrize("processes, parts", [(3, 3), (4, 4), (2, 8)])
 @every_kind
-def test_workers_share_the_rows_of_each_global_batch(make, num_workers, copies, pairs):
-    whole = make(pairs, 160, copies=copies)
-    shares = [make(pairs, 160, copies=copies, worker=worker, num_workers=num_workers) for worker in range(num_workers)]
-    assert {len(share) for share in shares} == {len(whole)}
-    for epoch, index in itertools.product((0, 1), range(len(whole))):
-        parts = [keras.tree.flatten(share.batch(epoch, index)) for share in shares]
-        for expected, *rows in zip(keras.tree.flatten(whole.batch(epoch, index)), *parts, strict=True):
+def test_processes_share_the_rows_of_each_whole_batch(make, processes, parts, copies, pairs, monkeypatch):
+    batches = make(pairs, 160, copies=copies)
+
+    def share(process, index):
+        monkeypatch.setattr(devices, "share", lambda: devices.Share(process, processes, parts))
+        return keras.tree.flatten(batches.batch(0, index))
+
+    for index in range(len(batches)):
+        monkeypatch.undo()
+        whole = keras.tree.flatten(batches.batch(0, index))
+        for expected, *rows in zip(whole, *(share(process, index) for process in range(processes)), strict=True):
             assert len({part.shape for part in rows}) == 1
             together = np.split(np.concatenate(rows), copies)
+            assert len(np.concatenate(rows)) % parts == 0
             for ours, theirs in zip(together, np.split(expected, copies), strict=True):
                 np.testing.assert_array_equal(ours[: len(theirs)], theirs)
-                assert not ours[len(theirs) :].any() and len(ours) - len(theirs) < num_workers
+                assert not ours[len(theirs) :].any() and len(ours) - len(theirs) < parts
 
 
 @every_kind
@@ -338,52 +343,6 @@ def test_fit_takes_packed_batches(tmp_path):
     packed.fit(batches.repeat(), steps_per_epoch=len(batches), epochs=2, **options)
 
 
-PROCESSES = """
-import json, sys, tempfile
-worker, num_workers, port = map(int, sys.argv[1:])
-import jax
-jax.config.update("jax_cpu_collectives_implementation", "gloo")
-import keras
-if num_workers > 1:
-    keras.distribution.initialize(f"localhost:{port}", num_workers, worker)
-    keras.distribution.set_distribution(keras.distribution.DataParallel(auto_shard_dataset=False))
-from keras_tfm import training
-from keras_tfm.batches import BucketedBatches
-from keras_tfm.data import encode_pairs
-from keras_tfm.models import transformer
-from keras_tfm.text import ByteTokenizer
-texts = [("a" * (1 + n % 3), "b" * (1 + 5 * n % 7)) for n in range(21)]
-pairs = encode_pairs(texts, tempfile.mkdtemp(), ByteTokenizer(), verbose=0)
-batches = BucketedBatches(pairs, 40, num_shapes=2, copies=2, worker=worker, num_workers=num_workers)
-keras.utils.set_random_seed(1)
-model = transformer(ByteTokenizer().vocab_size, num_layers=1, model_dim=8, num_heads=2, ff_dim=8, dropout=0.3)
-model.compile(keras.optimizers.SGD(0.1), training.SmoothedCrossentropy(0.1, r_drop=5.0))
-history = model.fit(batches.repeat(), steps_per_epoch=4, epochs=2, verbose=0).history
-print(json.dumps(history["loss"]))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(BACKEND != "jax", reason="several processes train on JAX")
-def test_two_processes_train_as_one_with_r_drop():
-    with socket.socket() as server:
-        server.bind(("localhost", 0))
-        port = server.getsockname()[1]
-
-    def losses(num_workers):
-        commands = [[sys.executable, "-c", PROCESSES, str(n), str(num_workers), str(port)] for n in range(num_workers)]
-        processes = [
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for command in commands
-        ]
-        outputs = [process.communicate(timeout=300) for process in processes]
-        assert not any(process.returncode for process in processes), outputs
-        return [json.loads(output.splitlines()[-1]) for output, _ in outputs]
-
-    (expected,) = losses(1)
-    for found in losses(2):
-        np.testing.assert_allclose(found, expected, rtol=1e-5)
-
-
 MEMORY = """
 import json, sys, tempfile
 from keras_tfm import batches, data
@@ -456,9 +415,6 @@ def lopsided(pairs):
         ),
         (lambda pairs: BucketedBatches(pairs, num_shapes=0), ["`num_shapes` must be a positive", "num_shapes=0"]),
         (lambda pairs: BucketedBatches(pairs, copies=0), ["`copies` must be a positive", "copies=0"]),
-        (lambda pairs: BucketedBatches(pairs, num_workers=0), ["`num_workers` must be a positive", "num_workers=0"]),
-        (lambda pairs: BucketedBatches(pairs, worker=2, num_workers=2), ["`worker` must be one of", "worker=2"]),
-        (lambda pairs: BucketedBatches(pairs, worker=-1), ["`worker` must be one of", "worker=-1"]),
         (lambda pairs: BucketedBatches([]), ["`pairs` must be `TokenPairs` or a list", "pairs=[]"]),
         (lambda pairs: PackedBatches(pairs, length=10), ["`length` must be at least", "length=10"]),
         (lambda pairs: PackedBatches(pairs, length=0), ["`length` must be a positive", "length=0"]),

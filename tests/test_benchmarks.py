@@ -124,3 +124,15 @@ def test_make_bench_skips_what_it_has_no_data_for(load, tmp_path, monkeypatch, c
     printed = capsys.readouterr().out
     assert "batching: skipped, it needs DATA" in printed and "export: skipped, it needs DATA" in printed
     assert not list((tmp_path / "out").iterdir())
+
+
+@once
+def test_more_devices_train_faster_on_paper_but_never_more_than_in_proportion(load):
+    scaling = load("scaling")
+    for milliseconds, millions in scaling.MODELS.values():
+        alone, *_ = scaling.estimate(milliseconds, millions, 1)
+        before = 0
+        for gpus in (2, 8, 16, 1024):
+            slow, fast, equal = scaling.estimate(milliseconds, millions, gpus)
+            assert slow < fast <= alone and before < gpus * slow and 0 < equal < scaling.TOKENS
+            before = gpus * slow

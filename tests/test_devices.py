@@ -11,7 +11,11 @@ import numpy as np
 import pytest
 from conftest import BACKEND
 
+import keras_tfm
+from keras_tfm import training
 from keras_tfm.backend import devices
+from keras_tfm.text import ByteTokenizer
+from keras_tfm.translator import Translator
 
 ON_JAX = pytest.mark.skipif(BACKEND != "jax", reason="`keras.distribution` is JAX's; replicas of TensorFlow: see below")
 
@@ -19,15 +23,19 @@ ON_JAX = pytest.mark.skipif(BACKEND != "jax", reason="`keras.distribution` is JA
 TRAIN = """
 import json, sys
 options = json.loads(sys.argv[1])
+if logical := options.pop("logical", None):
+    import tensorflow as tf
+    one = tf.config.LogicalDeviceConfiguration()
+    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [one] * logical)
 from keras_tfm import train
 from keras_tfm.tasks import reverse
-sizes = {"num_layers": 1, "model_dim": 16, "num_heads": 4, "ff_dim": 32, "max_length": 16, "dropout": 0.2}
+sizes = {"num_layers": 1, "model_dim": 16, "num_heads": 4, "ff_dim": 32, "max_length": 16}
 sizes |= {"use_bias": False}  # the gradient of a key's bias is nothing but rounding errors, which Adam makes large
 recipe = {"tokenizer": "char", "batch_tokens": 128, "num_shapes": 2, "steps_per_epoch": 4, "verbose": 0}
-recipe |= {"learning_rate": 0.003, "warmup_steps": 2}
+recipe |= {"learning_rate": 0.003, "warmup_steps": 2, "dropout": 0.2, "schedule": "inverse_sqrt"}
 steps, folder = options.pop("steps"), options.pop("folder")
 translator = train(reverse(100), folder, valid=reverse(20, "valid"), say=lambda line: None, steps=steps, **sizes,
-                   **recipe, **options)
+                   **recipe | options)
 print(json.dumps(translator(["abc"])))
 """
 
@@ -94,10 +102,57 @@ def test_two_processes_train_as_one(kind, one_device, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("before, after", [(1, 2), (2, 1)])
 def test_a_run_goes_on_with_another_number_of_processes(kind, one_device, before, after, tmp_path):
-    trained(tmp_path, processes=before, steps=4, schedule="inverse_sqrt", **kind)
-    found = trained(tmp_path, processes=after, schedule="inverse_sqrt", **kind)
-    expected = trained(tmp_path / "whole", schedule="inverse_sqrt", **kind)
-    assert_same(found, expected)
+    trained(tmp_path, processes=before, steps=4, **kind)
+    assert_same(trained(tmp_path, processes=after, **kind), one_device)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="`tf.distribute` is TensorFlow's")
+def test_two_replicas_of_tensorflow_train_as_one(tmp_path):
+    options = {"dropout": 0.0}  # replicas drop other features than one device does
+    alone = trained(tmp_path / "one", **options)
+    assert_same(trained(tmp_path / "two", logical=2, devices=2, **options), alone)
+
+
+PREDICT = """
+import numpy as np
+import keras_tfm
+with keras_tfm.distributed("all"):
+    model = keras_tfm.transformer(16, num_layers=1, model_dim=8, num_heads=2, ff_dim=8)
+    ids = np.arange(1, 16).reshape(5, 3)
+    logits = model.predict({"source": ids, "target": ids}, verbose=0)
+np.testing.assert_allclose(logits, model({"source": ids, "target": ids}), atol=1e-5)
+"""
+
+
+@ON_JAX
+def test_rows_that_eight_devices_do_not_divide_are_predicted():
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    done = subprocess.run([sys.executable, "-c", PREDICT], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@ON_JAX
+def test_training_and_search_lower_for_tpus():
+    import jax
+
+    model = keras_tfm.transformer(16, num_layers=2, model_dim=8, num_heads=2, ff_dim=8, dropout=0.1)
+    model.compile(keras.optimizers.Adam(0.1), training.SmoothedCrossentropy(r_drop=1.0), [training.TokenAccuracy()])
+    ids = np.ones((8, 16), "int32")
+    inputs = {"source": ids, "target": ids}
+    model.train_on_batch(inputs, ids)  # makes the variables of the optimizer and of the metrics
+    kinds = model.trainable_variables, model.non_trainable_variables, model.optimizer.variables, model.metrics_variables
+    state = tuple([variable.value for variable in variables] for variables in kinds)
+    translator = Translator(model, ByteTokenizer())
+
+    def search(values, sources):
+        with keras.StatelessScope(state_mapping=list(zip(model.variables, values, strict=True))):
+            return translator.search(sources, 16, n=4)
+
+    step = jax.export.export(jax.jit(model.train_step), platforms=["tpu"])(state, (inputs, ids))
+    program = jax.export.export(jax.jit(search), platforms=["tpu"])([v.value for v in model.variables], ids)
+    for exported in (step, program):
+        assert exported.platforms == ("tpu",) and "cudnn" not in exported.mlir_module()
+        assert all(isinstance(size, int) for aval in exported.out_avals for size in aval.shape)  # no dynamic shapes
 
 
 def test_one_device_is_no_distribution():

@@ -1,5 +1,6 @@
 """Each example is run as a user runs it, and its last line compared with that on the page of examples."""
 
+import json
 import os
 import pathlib
 import re
@@ -117,6 +118,14 @@ def test_attention_maps(tmp_path):
 def test_minimum_risk():
     costs = [numbers(line)[1:3] for line in printed("minimum_risk") if line.startswith("round ")]
     assert len(costs) == 4 and all(after < before for before, after in costs)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BACKEND != "jax", reason="several processes train on JAX")
+def test_ray_train(tmp_path):
+    pytest.importorskip("ray.train", reason="Ray is not installed: pip install 'keras_tfm[ray]'")
+    (line,) = [line for line in printed("ray_train", "--out", tmp_path / "run", "--steps", 20) if "joined" in line]
+    assert json.loads(line)["joined"] == 2 and (tmp_path / "run/model.keras").exists()
 
 
 @once

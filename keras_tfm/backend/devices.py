@@ -5,6 +5,7 @@ import os
 from typing import NamedTuple
 
 import keras
+import numpy as np
 
 from keras_tfm.arguments import check, positive
 from keras_tfm.backend import processes
@@ -131,6 +132,19 @@ def share():
     import jax
 
     return Share(jax.process_index(), jax.process_count(), distribution.num_model_replicas)
+
+
+def filled_up(inputs):
+    """Arrays with rows of padding at the end, if the devices do not divide the rows evenly; and the number of rows.
+
+    Other inputs, such as batches, stay as they are, with None for the number.
+    """
+    arrays, parts = keras.tree.flatten(inputs), share().parts
+    if parts == 1 or not all(isinstance(array, np.ndarray) for array in arrays):
+        return inputs, None
+    rows = len(arrays[0])
+    extra = -rows % parts
+    return keras.tree.map_structure(lambda x: np.pad(x, [(0, extra)] + [(0, 0)] * (x.ndim - 1)), inputs), rows
 
 
 def is_first():

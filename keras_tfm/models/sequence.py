@@ -6,6 +6,7 @@ import threading
 import keras
 
 from keras_tfm.arguments import one_of
+from keras_tfm.backend import devices
 
 # Earlier versions saved the name of the function that built the model; the class is registered under its own name.
 BUILDERS = {"transformer": "Transformer", "encoder_classifier": "EncoderClassifier", "decoder_lm": "DecoderLM"}
@@ -47,9 +48,11 @@ class SequenceModel(keras.Model):
         with self.running:
             return super().evaluate(*args, **kwargs)
 
-    def predict(self, *args, **kwargs):
+    def predict(self, x, *args, **kwargs):
+        x, rows = devices.filled_up(x)
         with self.running:
-            return super().predict(*args, **kwargs)
+            outputs = super().predict(x, *args, **kwargs)
+        return keras.tree.map_structure(lambda output: output[:rows], outputs)
 
     def get_config(self):
         try:
