@@ -193,7 +193,7 @@ def keras_hub(options):
         def run(sources):
             texts = []
             for group in batches(translator.source_tokenizer.encode(sources), size):
-                width = next(width for width in (16, 32, 64, 128) if width > len(group[-1]))
+                width = next(width for width in (16, 32, 64, 128) if width > max(map(len, group)))
                 ids = np.full((size, width), PAD, "int32")
                 for row, numbers in enumerate(group):
                     ids[row, : len(numbers) + 1] = [*numbers, END]
