@@ -20,7 +20,7 @@ BENCHMARKS = {
     "training_base": "training.py --sizes base --rounds 2 --steps 1 --systems ours/xla ours/jax keras_hub/xla "
     "keras_hub/jax torch/compiled",
     "decoding": "decoding.py MODEL DATA --sentences 64 --rounds 2 --out EXPORTS",
-    "attention": "attention.py --lengths 128 512 2048 8192 --rounds 2 --picture OUT/attention.svg",
+    "attention": "attention.py --lengths 128 512 2048 8192 --rounds 1 --picture OUT/attention.svg",
     "batching": "batching.py DATA --turn_tokens 8000 --rounds 2",
     "export": "export.py MODEL DATA --beams 4 --sentences 100 --rounds 2",
 }
