@@ -40,7 +40,9 @@ def ahead(items, number=2):
     >>> list(ahead(n * n for n in range(4)))
     [0, 1, 4, 9]
     """
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+    # Keras keeps the distribution by thread, and batches depend on it.
+    same = {"initializer": keras.distribution.set_distribution, "initargs": (keras.distribution.distribution(),)}
+    with concurrent.futures.ThreadPoolExecutor(1, **same) as pool:
         waiting = collections.deque(pool.submit(next, items, None) for _ in range(number))
         while (item := waiting.popleft().result()) is not None:
             waiting.append(pool.submit(next, items, None))
