@@ -104,9 +104,8 @@ def memory(options, load, process):
         rows.append(asyncio.run(load.run(64, requests=options.requests // 10)))
         used.append(resident(process.pid))
     answers = sum((collections.Counter(row["answers"]) for row in rows), collections.Counter())
-    yield {"what": "memory", "clients": 64, "answers": answers, "wrong": sum(row["wrong"] for row in rows)} | {
-        "memory": used
-    }
+    wrong = sum(row["wrong"] for row in rows)
+    yield {"what": "memory", "clients": 64, "answers": answers, "wrong": wrong, "memory": used}
 
 
 CASES = {"speed": speed, "crowd": crowd, "kills": kills, "memory": memory}
@@ -171,10 +170,8 @@ class Load:
 
     def _request(self, text):
         body = json.dumps({"instances": [text]}).encode()
-        head = (
-            f"POST /v1/models/translator:predict HTTP/1.1\r\nHost: {self.host}\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        return head.encode() + body
+        head = ["POST /v1/models/translator:predict HTTP/1.1", f"Host: {self.host}", f"Content-Length: {len(body)}"]
+        return "\r\n".join([*head, "", ""]).encode() + body
 
     async def run(self, clients, seconds=float("inf"), requests=None):
         """Sends requests for some seconds, or some number of them; returns figures."""

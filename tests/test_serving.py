@@ -5,6 +5,7 @@ At the end, the SavedModel as TensorFlow Serving runs it.
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import importlib.util
 import json
 import os
@@ -39,9 +40,8 @@ class Server:
 
     def events(self, key="event"):
         """The values of a key in the lines that the server has written so far."""
-        lines = [
-            json.loads(line) for line in self.log.read_text().splitlines(True) if line[0] == "{" and line[-1] == "\n"
-        ]
+        written = self.log.read_text().splitlines(keepends=True)
+        lines = [json.loads(line) for line in written if line.startswith("{") and line.endswith("\n")]
         return [line[key] for line in lines if key in line]
 
     def wait(self, condition, seconds=60):
@@ -321,6 +321,20 @@ def test_every_format_can_be_served(form, tmp_path):
     with served(tmp_path / "log", *flags, model=model) as server:
         assert server.post(TEXTS) == (200, DATES)
         assert server.post([text for text, _ in PAIRS]) == (200, [date for _, date in PAIRS])
+
+
+def test_the_guide_shows_the_files_of_the_examples():
+    page = (ROOT / "docs/guides/serve.md").read_text()
+    files = [*(ROOT / "examples/serve").iterdir()]
+    assert len(files) == 3 and all(f"\n{file.read_text()}```" in page and file.name in page for file in files)
+
+
+def test_the_guide_has_every_flag_with_its_default():
+    page = (ROOT / "docs/guides/serve.md").read_text()
+    for field in dataclasses.fields(serving.Settings):
+        default = f"{field.default:g}" if isinstance(field.default, float) else field.default
+        rows = {"threads": "| `--threads` | cores", "log": "| `--no-log` |"}
+        assert rows.get(field.name, f"| `--{field.name}` | {default} |") in page, field.name
 
 
 # ── TensorFlow Serving ──
