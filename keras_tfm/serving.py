@@ -390,6 +390,7 @@ class Translators:
             self.version += 1
             for worker in fresh:
                 self._admit(worker)
+            await asyncio.sleep(0)  # until batches that were meant for the old ones just now have reached them
             for worker in old:
                 worker.close()
             say(event="reloaded", version=self.version)
@@ -499,13 +500,14 @@ class Api:
 
     def strings(self, body):
         """The texts of a request."""
+        rule = 'the body must be a JSON object, {"instances": ["a text", …]}'
         try:
             request = json.loads(body)
         except (ValueError, RecursionError):
-            request = None
+            received = f"{len(body)} bytes that are not JSON" if body else "no body"
+            raise Refused(422, f"{rule}. Received: {received}") from None
         if not isinstance(request, dict):
-            received = "no body" if not body else f"{len(body)} bytes that are not" if request is None else "other JSON"
-            raise Refused(422, f'the body must be a JSON object, {{"instances": ["a text", …]}}. Received: {received}')
+            raise Refused(422, f"{rule}. Received: {shortened(request)}")
         signature = request.get("signature_name", "serving_default")
         if signature != "serving_default":
             rule = "`signature_name` must be serving_default; other signatures need TensorFlow Serving and a SavedModel"
@@ -546,6 +548,6 @@ class Api:
 
 
 def shortened(value, length=80):
-    """The JSON of a value, cut to a length."""
-    text = json.dumps(value, ensure_ascii=False)
+    """The JSON of a value, cut to a length, without halves of surrogate pairs."""
+    text = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode()
     return text if len(text) <= length else f"{text[:length]} …"

@@ -21,7 +21,8 @@ import urllib.request
 import pytest
 from conftest import once
 
-from keras_tfm import Translator, serving, tasks
+import keras_tfm
+from keras_tfm import serving, tasks
 
 ROOT = pathlib.Path(__file__).parent.parent
 FOLDER = ROOT / "saved_models/dates/saved_model"
@@ -131,14 +132,17 @@ def test_texts_are_translated(server):
     "body, status, message",
     [
         (b"", 422, 'the body must be a JSON object, {"instances": ["a text", …]}. Received: no body'),
-        (b"{", 422, "Received: 1 bytes that are not"),
-        (b"\xff", 422, "Received: 1 bytes that are not"),
+        (b"{", 422, "Received: 1 bytes that are not JSON"),
+        (b"\xff", 422, "Received: 1 bytes that are not JSON"),
         (b"[" * 100_000, 413, "the body must have at most 9600 bytes"),
-        (b"[" * 9_600, 422, "Received: 9600 bytes that are not"),
-        (b'["a"]', 422, "Received: other JSON"),
+        (b"[" * 9_600, 422, "Received: 9600 bytes that are not JSON"),
+        (b"[" * 900 + b"]" * 900, 422, "Received: [[["),
+        (b'["a"]', 422, 'Received: ["a"]'),
+        (b"null", 422, "Received: null"),
         (b"{}", 422, "`instances` must be a list of one or more strings. Received: no instances"),
         (b'{"instances": []}', 422, "`instances` must be a list of one or more strings. Received: []"),
         (b'{"instances": "a"}', 422, 'Received: "a"'),
+        (b'{"instances": "\\ud83d"}', 422, 'Received: "?"'),
         (b'{"instances": ["a", 1]}', 422, 'Received: ["a", 1]'),
         (b'{"instances": [["a"]]}', 422, 'Received: [["a"]]'),
         (b'{"instances": ["a"], "signature_name": "tokens"}', 422, "`signature_name` must be serving_default;"),
@@ -199,8 +203,8 @@ def test_killed_workers_lose_no_request(tmp_path, clients):
     with served(tmp_path / "log") as server:
         killed = []
         answers = [clients.submit(lambda first=first: [*ask(first)]) for first in range(0, 56, 8)]
-        for _ in range(3):
-            server.wait(lambda: server.metric("workers_ready"))
+        for number in (1, 2, 3):
+            server.wait(lambda number=number: server.events().count("worker ready") == number)
             time.sleep(0.2)  # under load
             os.kill(worker := server.worker(), signal.SIGKILL)
             killed.append(worker)
@@ -316,7 +320,7 @@ def test_a_queue_must_hold_a_request():
 def test_every_format_can_be_served(form, tmp_path):
     model = {"keras": ROOT / "keras_tfm/shipped/dates", "saved_model": FOLDER}.get(form, tmp_path / "model")
     if not model.exists():
-        Translator.load(max_length=64).export(model, format=form)
+        keras_tfm.Translator.load(max_length=64).export(model, format=form)
     flags = ["--beams=2", "--max_length=64"] if form == "keras" else []
     with served(tmp_path / "log", *flags, model=model) as server:
         assert server.post(TEXTS) == (200, DATES)
