@@ -119,22 +119,28 @@ def say(**fields):
 
 
 def _load(folder, threads, max_batch, options):
-    """Loads and warms up the translator of this process; returns what it has to say about its origin."""
+    """Loads and warms up the translator of this process; returns what it says about its origin."""
     global _translator
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # which a terminal or systemd may send to all
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_server, daemon=True).start()
     os.environ.update(dict.fromkeys(THREADS, str(threads)))
+    try:
+        _translator = _load_translator(folder, threads, max_batch, options)
+        _translator.warm_up()
+    except Exception as error:
+        raise ValueError(str(error) or type(error).__name__) from None  # not all errors can go to another process
+    return getattr(_translator, "origin", "")
+
+
+def _load_translator(folder, threads, max_batch, options):
     form = exported.form(folder)
     if form is None:
         from keras_tfm.translator import Translator
 
-        _translator = Translator.load(folder, batch_size=max_batch, **options)
-    else:
-        runner = exported.RUNNERS[form]
-        _translator = runner(folder, threads) if issubclass(runner, exported.TokenRunner) else runner(folder)
-    _translator.warm_up()
-    return getattr(_translator, "origin", "")
+        return Translator.load(folder, batch_size=max_batch, **options)
+    runner = exported.RUNNERS[form]
+    return runner(folder, threads) if issubclass(runner, exported.TokenRunner) else runner(folder)
 
 
 def _end_with_the_server():
@@ -146,7 +152,10 @@ def _translate(texts):
     """Translations of strings, and the number of texts that were cut off, whose warnings must not reach the log."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        answers = _translator(texts)
+        try:
+            answers = _translator(texts)
+        except Exception as error:
+            raise ValueError(type(error).__name__) from None  # its message may contain texts
     return answers, sum("cut off" in str(warning.message) for warning in found)
 
 
@@ -305,8 +314,8 @@ class Translators:
             if self.queue:
                 self._arrival.set()
         except Exception as error:
-            say(event="error", type=type(error).__name__, texts=len(batch))
-            refuse(batch, 500, f"the translation failed: {type(error).__name__}")
+            say(event="translation failed", error=str(error), texts=len(batch))
+            refuse(batch, 500, f"the translation failed: {error}")
             self._idle.put_nowait(worker)
         else:
             self._idle.put_nowait(worker)
