@@ -6,12 +6,14 @@ At the end, the SavedModel as TensorFlow Serving runs it.
 import concurrent.futures
 import contextlib
 import dataclasses
+import http.client
 import importlib.util
 import json
 import os
 import pathlib
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -166,6 +168,19 @@ def test_what_an_operator_can_ask(server):
     assert server.post([*TEXTS, "a " * 50])[0] == 200
     assert (server.metric("texts_total"), server.metric("cut_texts_total")) == (before[0] + 3, before[1] + 1)
     assert server.metric('requests_total{status="200"}') >= 1 and server.metric("workers_ready") == 1
+
+
+@needs_extra
+def test_answers_over_one_connection_come_without_delay(server):
+    def seconds():
+        start = time.perf_counter()
+        connection.request("POST", "/v1/models/translator:predict", json.dumps({"instances": TEXTS[:1]}))
+        assert json.load(connection.getresponse()) == {"predictions": DATES[:1]}
+        return time.perf_counter() - start
+
+    with contextlib.closing(http.client.HTTPConnection(server.address.removeprefix("http://"))) as connection:
+        times = [seconds() for _ in range(20)]
+    assert statistics.median(times) < 0.035  # half-sent answers would take 0.04
 
 
 # ── the queue ──
