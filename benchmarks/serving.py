@@ -7,7 +7,7 @@ date. A client sends a text, waits for the answer and sends the next, over one c
 
     speed    requests per second and the time of an answer, with 1, 16 and 64 clients
     crowd    128 clients for a minute
-    kills    64 clients for a minute, while the worker that has lived longest is killed every 5 seconds
+    kills    64 clients for a minute, while the worker that has served longest is killed every 5 seconds
     memory   64 clients send 20,000 requests; the memory of all processes of the server after each tenth
 
 Clients and server share the cores. `--address http://127.0.0.1:8501` sends the requests of `speed` and `crowd` to a
@@ -51,8 +51,8 @@ def main():
     options = parser.parse_args()
     rows = []
     for name in options.only:
-        with running(options) as (address, process):
-            rows += CASES[name](options, Load(address), process)
+        with running(options) as (address, server):
+            rows += CASES[name](options, Load(address), server)
     print("\n| what | clients | requests/s | p50 ms | p99 ms | answers | wrong | MB |\n" + "| --- " * 8 + "|")
     for row in rows:
         answers = ", ".join(f"{status}: {count:,}" for status, count in row["answers"].items())
@@ -66,17 +66,17 @@ def main():
 # ── the cases ──
 
 
-def speed(options, load, process):
+def speed(options, load, server):
     asyncio.run(load.run(8, seconds=1))
     for clients in options.clients:
         yield {"what": "speed", **asyncio.run(load.run(clients, options.seconds))}
 
 
-def crowd(options, load, process):
+def crowd(options, load, server):
     yield {"what": "crowd", **asyncio.run(load.run(options.crowd, options.minute))}
 
 
-def kills(options, load, process):
+def kills(options, load, server):
     async def run():
         killing = asyncio.create_task(kill_workers())
         try:
@@ -87,22 +87,23 @@ def kills(options, load, process):
     async def kill_workers():
         while True:
             await asyncio.sleep(PAUSE)
-            workers = worker_processes(process.pid)
-            if workers:
-                os.kill(workers[0], signal.SIGKILL)
-                killed.append(workers[0])
+            alive = worker_processes(server.process.pid)
+            serving = [one for one in server.events("process", event="worker ready") if one in alive]
+            if serving:
+                os.kill(serving[0], signal.SIGKILL)
+                killed.append(serving[0])
 
     killed = []
-    yield {"what": "kills", **asyncio.run(run()), "kills": len(killed)}
-    print(f"kills: {len(killed)}", flush=True)
+    row = asyncio.run(run())
+    yield {**row, "what": f"kills: {len(killed)}"}
 
 
-def memory(options, load, process):
+def memory(options, load, server):
     asyncio.run(load.run(64, requests=options.requests // 10))
-    used, rows = [resident(process.pid)], []
+    used, rows = [resident(server.process.pid)], []
     for _ in range(9):
         rows.append(asyncio.run(load.run(64, requests=options.requests // 10)))
-        used.append(resident(process.pid))
+        used.append(resident(server.process.pid))
     answers = sum((collections.Counter(row["answers"]) for row in rows), collections.Counter())
     wrong = sum(row["wrong"] for row in rows)
     yield {"what": "memory", "clients": 64, "answers": answers, "wrong": wrong, "memory": used}
@@ -116,7 +117,7 @@ CASES = {"speed": speed, "crowd": crowd, "kills": kills, "memory": memory}
 
 @contextlib.contextmanager
 def running(options):
-    """The address of a fresh server that is ready, and its process."""
+    """The address of a server that is ready, and the `Server`, unless it ran already."""
     if options.address:
         yield options.address, None
         return
@@ -124,24 +125,35 @@ def running(options):
     command = [sys.executable, "-m", "keras_tfm", "serve", str(options.model), *flags]
     with tempfile.TemporaryFile() as log, subprocess.Popen(command, stderr=log) as process:
         try:
-            yield wait_until_ready(process, log), process
+            server = Server(process, log)
+            yield server.wait_until_ready(), server
         finally:
             process.terminate()
             if status := process.wait(60):
                 raise RuntimeError(f"the server must end with status 0. Received: {status}")
 
 
-def wait_until_ready(process, log):
-    """The address that a server listens at, once it can translate."""
-    while process.poll() is None:
-        time.sleep(0.1)
-        written = os.pread(log.fileno(), 100_000, 0).decode()
-        events = [json.loads(line) for line in written.splitlines(True) if line[0] == "{" and line[-1] == "\n"]
-        for address in (event["address"] for event in events if "address" in event):
-            address = address.partition("/v1/")[0]
-            with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(f"{address}/readyz"):
-                return address
-    raise RuntimeError(f"the server stopped: {os.pread(log.fileno(), 100_000, 0).decode()}")
+class Server:
+    """A server process and its log."""
+
+    def __init__(self, process, log):
+        self.process, self.log = process, log
+
+    def events(self, key, event):
+        """The values of a key in the lines of an event, in their order."""
+        lines = os.pread(self.log.fileno(), 1_000_000, 0).decode().splitlines(keepends=True)
+        found = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
+        return [line[key] for line in found if line.get("event") == event]
+
+    def wait_until_ready(self):
+        """The address that the server listens at, once it can translate."""
+        while self.process.poll() is None:
+            time.sleep(0.1)
+            for address in self.events("address", event="listening"):
+                address = address.partition("/v1/")[0]
+                with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(f"{address}/readyz"):
+                    return address
+        raise RuntimeError(f"the server stopped: {os.pread(self.log.fileno(), 1_000_000, 0).decode()}")
 
 
 def worker_processes(parent):

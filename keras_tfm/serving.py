@@ -31,6 +31,7 @@ PACKAGES = "starlette", "uvicorn", "prometheus_client"
 MODEL = "/v1/models/translator"
 # TensorFlow, JAX and the libraries for products read their number of threads from these.
 THREADS = "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "NPROC", "OMP_NUM_THREADS"
+ONE_THREAD = "litert", "web"  # which translate one text after the other: small ones take longer on several threads
 LONGEST_CHARACTER = 12  # bytes, as two escapes of JSON: "\ud83d\ude42"
 TRIES = 2  # a batch that ends the life of this many workers is given up
 LONGEST_PAUSE = 30  # seconds between attempts to load a model
@@ -52,7 +53,7 @@ class Settings:
     host: str = _setting("127.0.0.1", "address to listen at; 0.0.0.0 is every address of the machine")
     port: int = _setting(8501, "port to listen at; 0 is any free port")
     workers: int = _setting(1, "number of processes that hold the model and translate")
-    threads: int | None = _setting(None, "threads of each worker (default: the cores, divided by the workers)")
+    threads: int | None = _setting(None, "threads of each worker (default: 1 for LiteRT, else its share of the cores)")
     max_batch: int = _setting(64, "maximum texts in a batch")
     max_wait: float = _setting(5.0, "milliseconds that a text waits for others to share its batch")
     max_queue: int = _setting(1024, "maximum texts that wait for a worker; beyond that, the answer is 503")
@@ -209,8 +210,10 @@ class Translators:
     """Workers, and the queue of texts that wait for them. For one thread, that of the event loop."""
 
     def __init__(self, folder, settings, options):
-        cores = len(os.sched_getaffinity(0))
-        threads = settings.threads or max(1, cores // settings.workers)
+        threads = max(1, len(os.sched_getaffinity(0)) // settings.workers)
+        if exported.form(folder) in ONE_THREAD:
+            threads = 1
+        threads = settings.threads or threads
         self.arguments = folder, threads, settings.max_batch, options
         self.settings, self.version = settings, 1
         self.metrics = Metrics(self)
