@@ -23,6 +23,7 @@ BENCHMARKS = {
     "attention": "attention.py --lengths 128 512 2048 8192 --rounds 1 --picture OUT/attention.svg",
     "batching": "batching.py DATA --turn_tokens 8000 --rounds 2",
     "export": "export.py MODEL DATA --beams 4 --sentences 100 --rounds 2",
+    "serving": "serving.py --minute 30",
 }
 
 

@@ -22,7 +22,7 @@ _NAMES = {
     "transformer": "models",
 }
 _MODULES = ("batches", "data", "decoding", "evaluation", "export", "exported", "files", "layers", "models", "pipeline")
-_MODULES += ("plots", "recipes", "recording", "runs", "tasks", "text", "training", "translator")
+_MODULES += ("plots", "recipes", "recording", "runs", "serving", "tasks", "text", "training", "translator")
 
 
 def __getattr__(name):

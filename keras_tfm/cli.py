@@ -1,6 +1,7 @@
 """The command `keras-tfm`: parses, checks what it can at once, calls the library and prints."""
 
 import contextlib
+import dataclasses
 import errno
 import functools
 import glob
@@ -11,7 +12,7 @@ import os
 import re
 import sys
 
-from keras_tfm import data, exported, extras, files, flags, logs
+from keras_tfm import data, exported, extras, files, flags, logs, serving
 from keras_tfm.backend import processes
 from keras_tfm.files import DATES
 from keras_tfm.progress import Progress
@@ -153,11 +154,16 @@ def finish(model, average):
     print(f"wrote {model / 'model.keras'}: {what}")
 
 
+def check_no_options(form, options):
+    """Raises an error if there are options of the search, which an export has fixed."""
+    if options:
+        raise ValueError(f"`{next(iter(options))}` is fixed in an export, here {form}. Received: {options}")
+
+
 def load_translator(model, form=None, **options):
     """The translator of a run, a saved translator or an export."""
     if form is not None:
-        if options:
-            raise ValueError(f"`{next(iter(options))}` is fixed in an export, here {form}. Received: {options}")
+        check_no_options(form, options)
         return exported.load(model)
     from keras_tfm.translator import Translator
 
@@ -288,6 +294,17 @@ def import_(folder, out):
     print(f"wrote {out}: {translator.models[0].count_params():,} parameters")
 
 
+def serve(model, **options):
+    """Serves a translator over HTTP, see `keras-tfm serve --help`."""
+    names = [field.name for field in dataclasses.fields(serving.Settings)]
+    settings = serving.Settings(**{name: options.pop(name) for name in names if name in options})
+    form = check_model(model or DATES)
+    if form is not None:
+        check_no_options(form, options)
+    extras.require(*serving.PACKAGES)
+    serving.serve(model or DATES, settings, **options)
+
+
 def info(model):
     """Prints what a folder contains, see `keras-tfm info --help`."""
     from keras_tfm.information import describe
@@ -309,5 +326,5 @@ def _checksums(path):
     return [files.checksum(path) for path in paths if path.is_file()]
 
 
-COMMANDS = (train, translate, evaluate, plot, export, import_, finish, info)
+COMMANDS = (train, translate, evaluate, plot, export, import_, serve, finish, info)
 COMMANDS = {command.__name__.rstrip("_"): command for command in COMMANDS}

@@ -62,6 +62,10 @@ class Runner:
             found = iter(self._translate(sentences, bar))
         return [next(found) if string.strip() else "" for string in texts]
 
+    def warm_up(self):
+        """Translates a text, so that the first call does not wait for what the runtime prepares."""
+        self(["a"])
+
     def stream(self, lines, chunk=2048):
         """Translates an iterable of any length, `chunk` strings at a time."""
         lines = iter(lines)

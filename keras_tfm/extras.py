@@ -21,6 +21,9 @@ PACKAGES = {
     "yaml": ("checkpoints in Marian's own format", "huggingface"),
     "onnxruntime": ("running ONNX files", "onnx"),
     "tf2onnx": ("writing ONNX files", "onnx"),
+    "starlette": ("serving over HTTP", "serve"),
+    "uvicorn": ("serving over HTTP", "serve"),
+    "prometheus_client": ("serving over HTTP", "serve"),
 }
 
 # What `keras_tfm.export.to_web` copies into a page, from these packages of npm; a browser loads one of the two .wasm.

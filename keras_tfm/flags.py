@@ -8,6 +8,7 @@ import re
 import keras_tfm
 from keras_tfm.exported import RUNNERS
 from keras_tfm.recipes import RECIPES, Recipe, kind, resolve
+from keras_tfm.serving import Settings
 from keras_tfm.tasks import TASKS
 
 
@@ -32,6 +33,7 @@ COMMANDS = {
     "plot": "plot what each token of a translation attends to",
     "export": "export a translator to ship, and compare it with the model",
     "import": "read a translator of OPUS-MT, in the format of Hugging Face or of Marian",
+    "serve": "serve a translator over HTTP, with the requests and answers of TensorFlow Serving's REST API",
     "finish": "write model.keras of an interrupted run, from what it has saved",
     "info": "describe a run, a saved translator or an export",
 }
@@ -93,6 +95,7 @@ ARGUMENTS = {
         },
         "--out": {**PATH, "required": True, "help": "folder to write, for `keras-tfm translate`, `export` and others"},
     },
+    "serve": {"model": {**PATH, "nargs": "?", "help": f"{MODEL}, or of an export{SHIPPED}"}},
     "finish": {
         "model": {**PATH, "help": "folder of the run"},
         "--average": {"type": positive, "help": "number of checkpoints to average (default: the run's setting)"},
@@ -176,10 +179,14 @@ def _parser():
             for flag, field in OPTIONS.items():
                 also = ["--from"] if flag == "start_from" else []
                 groups[field.metadata["group"]].add_argument(f"--{flag}", *also, **_derived(field))
-        elif name in ("translate", "evaluate", "export"):
+        if name == "serve":
+            for field in dataclasses.fields(Settings):
+                command.add_argument(f"--{field.name}", **_derived(field))
+        if name in ("translate", "evaluate", "export", "serve"):
             group = command.add_argument_group("decoding (fixed in an export)", argument_default=argparse.SUPPRESS)
             for flag, options in DECODING.items():
-                group.add_argument(flag, **options)
+                if (name, flag) != ("serve", "--batch_size"):  # which is `--max_batch` there
+                    group.add_argument(flag, **options)
     return parser
 
 

@@ -86,6 +86,13 @@ class Translator:
         """
         return self._translate(texts, positive("n", n), verbose)
 
+    def warm_up(self):
+        """Compiles the search for all widths and batch sizes that `__call__` can meet, so that no call waits for it."""
+        n = None if self.beams == 1 else 1
+        for size in sorted({min(FEW, self.batch_size), self.batch_size}):
+            for width in self.widths:
+                self._program(n)(padded([[]], width, size), width)
+
     def save(self, folder):
         """Writes models and tokenizers into a folder, which must be new, empty, or written by `save` before."""
         models = {path.name for path in pathlib.Path(folder).glob("model*.keras")} | {"model.keras"}

@@ -1,4 +1,5 @@
 import importlib
+import json
 import math
 import pathlib
 import subprocess
@@ -124,6 +125,19 @@ def test_make_bench_skips_what_it_has_no_data_for(load, tmp_path, monkeypatch, c
     printed = capsys.readouterr().out
     assert "batching: skipped, it needs DATA" in printed and "export: skipped, it needs DATA" in printed
     assert not list((tmp_path / "out").iterdir())
+
+
+@once
+def test_a_server_under_load_answers_all_clients_rightly(tmp_path):
+    model, figures = FOLDER.parent / "saved_models/dates/litert", tmp_path / "figures.json"
+    flags = "--only speed crowd memory --clients 2 --crowd 8 --seconds 0.3 --minute 0.3 --requests 100 --json"
+    run = subprocess.run(
+        [sys.executable, FOLDER / "serving.py", model, *flags.split(), figures], capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    rows = json.loads(figures.read_text())
+    assert [row["what"] for row in rows] == ["speed", "crowd", "memory"]
+    assert all(row["wrong"] == 0 and [*row["answers"]] == ["200"] for row in rows)
 
 
 @once

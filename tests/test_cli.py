@@ -302,6 +302,8 @@ def test_what_can_be_known_at_once_is_said_before_keras_is_imported(folder, tmp_
         ),
         ("export MODEL --format web --out y --runtime x", "--runtime must be a folder that contains LiteRT.js"),
         ("export MODEL --format onnx --out x --texts no/such", "no/such: there is no such file"),
+        ("serve no/such", "no/such: there is no such folder"),
+        ("serve MODEL --max_queue 9", "--max_queue must be at least --max_texts, here 256. Received: max_queue=9"),
         ("finish .", "must be the folder of a run"),
         ("info .", "contains no run, no saved translator and no export"),
         ("train --source no/such --target x", "no/such: there is no such file"),
@@ -323,6 +325,7 @@ def test_missing_extras_are_named_before_keras_is_imported(folder, tmp_path):
         ("matplotlib", "plot MODEL text"),
         ("tensorflow_text", "export MODEL --format saved_model --out y"),
         ("ctranslate2", "export MODEL --format ctranslate2 --out y"),
+        ("uvicorn", "serve MODEL"),
     ]
     for error, (missing, line) in zip(before_keras(folder, tmp_path, lines), lines, strict=True):
         assert missing in error and "pip install 'keras_tfm[" in error, line

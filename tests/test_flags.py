@@ -44,7 +44,7 @@ def test_a_wrong_command_line_is_answered_by_one_line(line, message, capsys):
     assert stop.value.code == 2 and re.fullmatch(f"keras-tfm: error: {message}", said), said
 
 
-@pytest.mark.parametrize("command", ["train", "translate", "evaluate", "plot", "export", "finish", "info"])
+@pytest.mark.parametrize("command", ["train", "translate", "evaluate", "plot", "export", "serve", "finish", "info"])
 def test_help_says_what_each_option_does(command, capsys):
     with pytest.raises(SystemExit):
         cli.run([command, "--help"])

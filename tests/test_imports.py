@@ -36,6 +36,7 @@ ORDER = [
     "translator",
     "plots",
     "pipeline",
+    "serving",
     "logs",
     "flags",
     "cli",

@@ -152,6 +152,25 @@ def test_many_sentences_need_few_programs(monkeypatch, translators):
     assert len(programs) == 2  # one for each width, 16 and 24
 
 
+@TRACED
+def test_after_a_warm_up_no_call_compiles(monkeypatch):
+    monkeypatch.setattr(Translator, "jit_compile", False)
+
+    class Counting(Translator):
+        traced = 0
+
+        def search(self, *arguments, **options):
+            self.traced += 1
+            return super().search(*arguments, **options)
+
+    translator = Counting(random_model(), BYTES, beams=1, batch_size=10, max_length=24)
+    translator.warm_up()
+    assert translator.traced == 4  # two widths, two batch sizes
+    translator(TEXTS)
+    translator(["a", "a longer text than the others"] * 9)
+    assert translator.traced == 4
+
+
 def test_a_stream_is_read_chunk_by_chunk(translator):
     read = []
     lines = (read.append(number) or text for number, text in enumerate(TEXTS * 3))
