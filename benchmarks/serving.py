@@ -49,6 +49,7 @@ def main():
     parser.add_argument("--requests", type=int, default=20_000, help="number of requests for `memory`")
     parser.add_argument("--json", type=pathlib.Path, help="file to write all figures to")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the server too
     rows = []
     for name in options.only:
         with running(options) as (address, server):
