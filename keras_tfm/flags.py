@@ -21,6 +21,7 @@ def positive(text):
 
 
 OPTIONS = {field.name: field for field in dataclasses.fields(Recipe)}
+SERVING = {field.name: field for field in dataclasses.fields(Settings)}
 PATH = {"type": pathlib.Path}
 BACKEND = {"choices": ("tensorflow", "jax", "torch"), "help": "Keras backend (default: that of KERAS_BACKEND)"}
 MODEL = "folder of a run (`keras-tfm train`, finished or not) or of a saved translator"
@@ -148,7 +149,7 @@ def in_terms_of_flags(message, arguments=()):
     >>> in_terms_of_flags("`steps` must be a positive integer. Received: steps=0")
     '--steps must be a positive integer. Received: steps=0'
     """
-    names = {*OPTIONS, *arguments}.difference(["model"] if "model" in arguments else [])
+    names = {*OPTIONS, *SERVING, *arguments}.difference(["model"] if "model" in arguments else [])
     flags = {name: f"--{name}" for name in names} | {"folder": "--out", "valid": "--valid_source"}
     return re.sub(r"`(\w+)`", lambda match: flags.get(match[1], match[0]), message)
 
@@ -180,8 +181,8 @@ def _parser():
                 also = ["--from"] if flag == "start_from" else []
                 groups[field.metadata["group"]].add_argument(f"--{flag}", *also, **_derived(field))
         if name == "serve":
-            for field in dataclasses.fields(Settings):
-                command.add_argument(f"--{field.name}", **_derived(field))
+            for flag, field in SERVING.items():
+                command.add_argument(f"--{flag}", **_derived(field))
         if name in ("translate", "evaluate", "export", "serve"):
             group = command.add_argument_group("decoding (fixed in an export)", argument_default=argparse.SUPPRESS)
             for flag, options in DECODING.items():

@@ -109,6 +109,7 @@ def test_a_run_goes_on_with_another_number_of_processes(kind, one_device, before
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="`tf.distribute` is TensorFlow's")
+@pytest.mark.slow
 def test_two_replicas_of_tensorflow_train_as_one(tmp_path):
     options = {"dropout": 0.0}  # replicas drop other features than one device does
     alone = trained(tmp_path / "one", **options)

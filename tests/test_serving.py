@@ -24,7 +24,7 @@ import pytest
 from conftest import once
 
 import keras_tfm
-from keras_tfm import serving, tasks
+from keras_tfm import files, serving, tasks
 
 ROOT = pathlib.Path(__file__).parent.parent
 FOLDER = ROOT / "saved_models/dates/saved_model"
@@ -278,6 +278,12 @@ def test_a_server_that_is_stopped_finishes_what_it_accepted(number, tmp_path, cl
         assert server.process.wait(10) == 0 and server.events()[-1] == "stopped"
         with pytest.raises(OSError):
             urllib.request.urlopen(f"{address}/healthz")
+
+
+def replace(path, content):
+    """Puts a new file in place of one that a worker may have mapped into its memory, as exports do."""
+    with files.whole(path) as new:
+        new.write_bytes(content)
 
 
 @needs_extra
