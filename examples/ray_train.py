@@ -9,20 +9,27 @@ Every worker runs `keras_tfm.train` in the same folder, which all machines must 
 
 import argparse
 import json
+import os
 import pathlib
+import socket
 
-ENVIRONMENT = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo"}
+ENVIRONMENT = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
 
 
 def work(options):
     """What each worker runs. JAX is imported only here, since the process that starts the workers must not use it."""
     import ray.train
+    from ray.train.collective import broadcast_from_rank_zero
 
     import keras_tfm
 
-    joined, workers = keras_tfm.join_processes(), ray.train.get_context().get_world_size()
-    if joined != workers:  # otherwise each would train a model of its own, without an error
-        raise RuntimeError(f"{joined} of {workers} workers train together; is JAX_PLATFORMS one that Ray knows?")
+    context = ray.train.get_context()
+    rank, workers = context.get_world_rank(), context.get_world_size()
+    job = {"JOB_ADDRESSES": broadcast_from_rank_zero(address() if rank == 0 else None)}
+    job |= {"NUM_PROCESSES": str(workers), "PROCESS_ID": str(rank)}
+    os.environ.update({f"KERAS_DISTRIBUTION_{name}": value for name, value in job.items()})
+    joined = keras_tfm.join_processes()  # Ray does it on GPUs and TPUs only
+    assert joined == workers, "each would train a model of its own"
     translator = keras_tfm.train(
         keras_tfm.tasks.reverse(20_000),
         options["out"],
@@ -34,7 +41,18 @@ def work(options):
         num_shapes=2,
         steps=options["steps"],
     )
-    ray.train.report({"joined": joined, "translation": translator(["abc"])[0]})
+    if rank == 0:
+        result = {"joined": joined, "translation": translator(["abc"])[0]}
+        pathlib.Path(options["out"], "result.json").write_text(json.dumps(result))
+
+
+def address():
+    """A free address of this machine, at which the other workers find the first."""
+    import ray.util
+
+    with socket.socket() as free:
+        free.bind(("", 0))
+        return f"{ray.util.get_node_ip_address()}:{free.getsockname()[1]}"
 
 
 def main():
@@ -54,7 +72,8 @@ def main():
         scaling_config=ScalingConfig(num_workers=options.workers),
         run_config=RunConfig(storage_path=str(out.parent), worker_runtime_env={"env_vars": ENVIRONMENT}),
     )
-    print(json.dumps(trainer.fit().metrics))
+    trainer.fit()
+    print((out / "result.json").read_text())
 
 
 if __name__ == "__main__":
