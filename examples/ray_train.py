@@ -30,7 +30,7 @@ def work(options):
     os.environ.update({f"KERAS_DISTRIBUTION_{name}": value for name, value in job.items()})
     joined = keras_tfm.join_processes()  # Ray does it on GPUs and TPUs only
     assert joined == workers, "each would train a model of its own"
-    translator = keras_tfm.train(
+    keras_tfm.train(
         keras_tfm.tasks.reverse(20_000),
         options["out"],
         valid=keras_tfm.tasks.reverse(200, "valid"),
@@ -42,8 +42,7 @@ def work(options):
         steps=options["steps"],
     )
     if rank == 0:
-        result = {"joined": joined, "translation": translator(["abc"])[0]}
-        pathlib.Path(options["out"], "result.json").write_text(json.dumps(result))
+        pathlib.Path(options["out"], "result.json").write_text(json.dumps({"joined": joined}))
 
 
 def address():
