@@ -63,7 +63,7 @@ def trained(folder, processes=1, devices_each=1, **options):
             process.kill()
     assert not any(process.returncode for process in running), said
     assert len({output.splitlines()[-1] for output, _ in said}) == 1  # all processes get the same translator
-    rows = np.genfromtxt(folder / "metrics.csv", delimiter=",", names=True)
+    rows = np.atleast_1d(np.genfromtxt(folder / "metrics.csv", delimiter=",", names=True))
     weights = keras.models.load_model(folder / "model.keras", compile=False).get_weights()
     return [*rows["loss"], *rows["val_loss"]], weights
 
