@@ -339,7 +339,7 @@ def test_a_queue_must_hold_a_request():
 
 @needs_extra
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["keras", "saved_model", "ctranslate2", "onnx", "web"])
+@pytest.mark.parametrize("form", ["keras", "saved_model", "ctranslate2", "onnx"])
 def test_every_format_can_be_served(form, tmp_path):
     model = {"keras": ROOT / "keras_tfm/shipped/dates", "saved_model": FOLDER}.get(form, tmp_path / "model")
     if not model.exists():
