@@ -19,6 +19,7 @@ from keras_tfm.progress import Progress
 from keras_tfm.tasks import TASKS
 
 CHUNK = 512  # lines that are translated and written together
+FEW = 64  # up to this many lines are translated sooner without XLA, which is slow to start
 EXAMPLES = 12  # texts to click on in an exported page
 
 # An export is compared with the model on these, unless other texts are given.
@@ -196,6 +197,11 @@ def translate(model, files, text, out, **options):
         write_translations(translator, lines, out, total, hashlib.sha256(task.encode()).hexdigest()[:16])
         return
     typing = not files and not text and sys.stdin.isatty()
+    lines = iter(lines)
+    first = [] if typing else list(itertools.islice(lines, FEW + 1))
+    if form is None and len(first) <= FEW:
+        translator.jit_compile = False
+    lines = itertools.chain(first, lines)
     with Progress(None, "translating", "line", verbose=not sys.stdout.isatty() and not typing) as bar:
         for translation in translator.stream(lines, chunk=1 if typing else CHUNK):
             print(" ".join(translation.splitlines()), flush=True)

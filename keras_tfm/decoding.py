@@ -30,7 +30,7 @@ PENALTIES = {
 }
 
 
-MANY = 8  # rows, and positions, from which on it pays to divide a search
+MANY = 16  # rows, and positions, from which on it pays to divide a search, which takes twice as long to compile
 GROUPS = 4
 
 

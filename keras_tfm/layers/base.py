@@ -7,11 +7,13 @@ from keras import ops
 class Layer(keras.layers.Layer):
     """A Keras layer whose config includes initializers and activations.
 
-    Keras writes the config by itself if all arguments are plain values, so they are serialized before Keras sees them.
+    Keras writes the config by itself if all arguments are plain values, so they are serialized before Keras sees them;
+    all but the data type, which Keras always writes (and to serialize it would import TensorFlow).
     """
 
     def __new__(cls, *args, **kwargs):
         plain = keras.saving.serialize_keras_object
+        kwargs.pop("dtype", None)
         return super().__new__(cls, *map(plain, args), **plain(kwargs))
 
 
