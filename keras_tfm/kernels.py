@@ -79,11 +79,11 @@ def flat_places(places, size):
     return ops.reshape(ops.cast(places, "int32") + first, (-1,))
 
 
-def joined_dense(product, x, layers):
+def joined_dense(product, x, layers, add_bias=ops.add):
     """Outputs of dense layers with one input (…, features), by one `product(x, kernel)`; all have biases, or none."""
     joined = product(x, _joined([layer.kernel for layer in layers], (x.shape[-1], -1)))
     if layers[0].bias is not None:
-        joined = joined + _joined([layer.bias for layer in layers], (-1,))
+        joined = add_bias(joined, _joined([layer.bias for layer in layers], (-1,)))
     sizes = [math.prod(layer.kernel.shape) // x.shape[-1] for layer in layers]
     parts = ops.split(joined, np.cumsum(sizes)[:-1].tolist(), axis=-1) if len(layers) > 1 else [joined]
     outputs = []
@@ -104,20 +104,21 @@ def _output_shape(layer, features):
 
 def _joined(weights, shape):
     """Weights in this shape, joined along the last axis."""
-    weights = [ops.reshape(weight, shape) for weight in weights]
-    return weights[0] if len(weights) == 1 else ops.concatenate(weights, axis=-1)
+    if len(weights) == 1:
+        return ops.reshape(weights[0], shape)
+    return current().once(lambda: ops.concatenate([ops.reshape(weight, shape) for weight in weights], axis=-1))
 
 
-def dense(x, *layers):
+def dense(x, *layers, add_bias=ops.add):
     """Outputs of dense layers of Keras that share their input (…, features), by one product of two matrices."""
     if any(layer.quantization_mode for layer in layers):
         return [layer(x) for layer in layers]
-    return [_in_shape(x, y) for y in joined_dense(products.product, _as_rows(x), layers)]
+    return [_in_shape(x, y) for y in joined_dense(products.product, _as_rows(x), layers, add_bias)]
 
 
-def logits(x, table):
+def logits(x, table, product=products.product_with_rows):
     """Products of x (…, features) with all rows of a table (size, features): (…, size)."""
-    return _in_shape(x, products.product_with_rows(_as_rows(x), table))
+    return _in_shape(x, product(_as_rows(x), table))
 
 
 def _as_rows(x):
@@ -150,6 +151,7 @@ class Kernels(NamedTuple):
     take: Callable = ops.take  # (x, places, axis)
     slice_update: Callable = ops.slice_update  # (x, starts, updates)
     recurrent: Callable = recurrent  # (layer, x, states)
+    once: Callable = lambda make: make()  # computes what depends on weights alone, for a whole loop at once
     divides_searches: bool = False  # whether rows that are finished leave a search
 
 

@@ -15,7 +15,11 @@ Signatures:
 
 import functools
 
+import keras
+from keras import ops
+
 from keras_tfm import kernels
+from keras_tfm.backend import norm
 from keras_tfm.export.common import graph_of, tensorflow
 from keras_tfm.text import END, PAD
 
@@ -33,8 +37,7 @@ def write(translator, folder, settings):
     module = tf.Module()
     module.weights = [variable.value for model in translator.models for variable in model.variables]
     module.tokenizers = [graphs.source, graphs.target]
-    with kernels.using(SERVING):
-        tf.saved_model.save(module, str(folder), signatures=signatures)
+    tf.saved_model.save(module, str(folder), signatures=signatures)
 
 
 class _Graphs:
@@ -68,10 +71,12 @@ class _Graphs:
 
     def encode(self, texts):
         sources, _ = self._tokenized(texts)
-        return {"embeddings": self.translator.models[0].encode(sources), "mask": sources != PAD}
+        with kernels.using(_kernels()):
+            return {"embeddings": self.translator.models[0].encode(sources), "mask": sources != PAD}
 
     def _search(self, sources, n):
-        return self.translator.search(sources[:, : self.max_length], self.max_length, n)
+        with kernels.using(_kernels()):
+            return self.translator.search(sources[:, : self.max_length], self.max_length, n)
 
     def _tokenized(self, texts):
         """Ids (batch, length) of texts, each row with its end token, and the number of tokens cut off from each."""
@@ -91,17 +96,40 @@ def _blank(tf, texts):
     return tf.strings.strip(texts)[:, None] == ""
 
 
+def _kernels():
+    """Kernels for the graph that is being traced, with as few operators in its loops as possible.
+
+    TensorFlow needs some microseconds for each operator, which for one sentence is longer than it computes.
+    """
+    tf, graph = tensorflow(), tensorflow().compat.v1.get_default_graph()
+
+    def once(make):
+        with graph.as_default():  # not in the body of a loop, where this would be done at each step
+            return make()
+
+    def norm_(layer, x):
+        if not norm.is_plain(layer, x):
+            return keras.layers.LayerNormalization.call(layer, x)
+        unit, _ = norm.standardized(x, layer.epsilon)
+        return ops.cast(unit * ops.cast(layer.gamma, "float32") + ops.cast(layer.beta, "float32"), layer.compute_dtype)
+
+    def product_with_rows(x, table):  # of a few rows with a long table: this order takes half the time
+        return tf.transpose(tf.matmul(ops.convert_to_tensor(table), x, transpose_b=True))
+
+    return kernels.FORWARD._replace(
+        once=once,
+        dense=functools.partial(kernels.dense, add_bias=tf.nn.bias_add),
+        logits=functools.partial(kernels.logits, product=product_with_rows),
+        norm=norm_,
+        rows=lambda table, ids: tf.gather(ops.convert_to_tensor(table), ids),
+        take=lambda x, places, axis: tf.gather(x, places, axis=axis),
+        slice_update=_slice_update,
+    )
+
+
 def _slice_update(x, starts, updates):
     """`ops.slice_update` by an operator that does not need XLA, which TensorFlow Serving disables."""
     tf = tensorflow()
     begin = tf.stack([tf.cast(start, "int32") for start in starts])
     end, value = begin + tf.shape(updates), tf.cast(updates, x.dtype)
     return tf.raw_ops.TensorStridedSliceUpdate(input=x, begin=begin, end=end, strides=tf.ones_like(begin), value=value)
-
-
-def _dense(x, *layers):
-    # one by one: TensorFlow would join their kernels again at each step of a search
-    return [kernels.dense(x, layer)[0] for layer in layers]
-
-
-SERVING = kernels.FORWARD._replace(dense=_dense, slice_update=_slice_update)
