@@ -17,7 +17,7 @@ import time
 BENCHMARKS = {
     "training_tiny": "training.py --sizes tiny --rounds 3",
     # the quickest way of each system, since all together would need more than 16 GB
-    "training_base": "training.py --sizes base --rounds 2 --steps 1 --systems ours/xla ours/jax keras_hub/xla "
+    "training_base": "training.py --sizes base --rounds 2 --steps 1 --systems ours/tensorflow ours/jax keras_hub/xla "
     "keras_hub/jax torch/compiled",
     "decoding": "decoding.py MODEL DATA --sentences 64 --rounds 2 --out EXPORTS",
     "attention": "attention.py --lengths 128 512 2048 8192 --rounds 1 --picture OUT/attention.svg",

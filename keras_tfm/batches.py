@@ -123,7 +123,7 @@ class _Epochs(Feed):
         """This process' rows of a batch, which is copied first: rows i and i + batch/2 of the whole are the same."""
         process, processes, parts = devices.share()
         extra = -len(rows) % (parts // math.gcd(parts, self.copies))  # padding, which divides evenly and weighs nothing
-        rows = np.concatenate([np.pad(rows, ((0, extra), (0, 0)))] * self.copies)
+        rows = np.concatenate([_with_rows(rows, extra)] * self.copies)
         size = len(rows) // processes
         return rows[process * size : (process + 1) * size]
 
@@ -219,7 +219,7 @@ class BucketedBatches(_Epochs):
         number, members = plan
         missing = self.rows[number] - len(members)
         source, labels = (
-            np.pad(sequences.padded(members, width, END), ((0, missing), (0, 0)))
+            _with_rows(sequences.padded(members, width, END), missing)
             for sequences, width in zip((pairs.sources, pairs.targets), self.shapes[number], strict=True)
         )
         return model_inputs(source, labels), labels
@@ -310,14 +310,20 @@ class PackedBatches(_Epochs):
         return ids, segments, positions
 
 
+def _with_rows(rows, extra):
+    """Rows of ids, and as many extra rows of padding."""
+    return np.pad(rows, ((0, extra), (0, 0))) if extra else rows
+
+
 def shifted(labels):
     """The decoder's input: the start token, then all labels but the last; padding where the labels are padding.
 
     >>> shifted(np.array([[7, 8, 2, 0]]))
     array([[1, 7, 8, 0]], dtype=int32)
     """
-    target = np.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=START)
-    return np.where(labels > 0, target, 0).astype("int32")
+    target = np.full_like(labels, START, dtype="int32")
+    target[:, 1:] = labels[:, :-1]
+    return np.where(labels > 0, target, np.int32(0))
 
 
 def model_inputs(source, labels, packed=False):

@@ -135,9 +135,25 @@ def loss():
 with keras_tfm.distributed("all"):
     found = loss()
     print("rows", len(keras_tfm.batches.BucketedBatches(pairs, batch_tokens=15, num_shapes=1)[0][1]))
-    model = keras_tfm.transformer(16, num_layers=1, model_dim=8, num_heads=2, ff_dim=8)
+    model = keras_tfm.transformer(16, num_layers=1, model_dim=8, num_heads=2, ff_dim=8, dropout=0)
     ids = np.arange(1, 16).reshape(5, 3)
     logits = model.predict({"source": ids, "target": ids}, verbose=0)
+    model.compile("sgd", keras_tfm.training.SmoothedCrossentropy(), metrics=[keras_tfm.training.TokenAccuracy()])
+    weights = model.get_weights()
+    arrays = model.fit({"source": ids, "target": ids}, ids, verbose=0, shuffle=False).history
+    model.set_weights(weights)
+    scores = model.evaluate({"source": ids, "target": ids}, ids, return_dict=True, verbose=0)
+    try:
+        model.fit({"source": ids, "target": ids}, ids, batch_size=5, verbose=0)
+    except ValueError as error:
+        print(error)
+alone = keras_tfm.transformer(16, num_layers=1, model_dim=8, num_heads=2, ff_dim=8, dropout=0)
+alone.set_weights(weights)
+alone.compile("sgd", keras_tfm.training.SmoothedCrossentropy(), metrics=[keras_tfm.training.TokenAccuracy()])
+expected = alone.evaluate({"source": ids, "target": ids}, ids, return_dict=True, verbose=0)
+for name, value in expected.items():
+    np.testing.assert_allclose([scores[name], arrays[name][0]], value, rtol=1e-5)
+model.set_weights(weights)
 np.testing.assert_allclose(logits, model({"source": ids, "target": ids}), atol=1e-5)
 np.testing.assert_allclose(found, loss(), rtol=1e-5)
 """
@@ -148,6 +164,7 @@ def test_eight_devices_train_on_and_predict_five_rows():
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
     done = subprocess.run([sys.executable, "-c", FIVE_ROWS], env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and "rows 8" in done.stdout, done.stderr
+    assert "`batch_size` must be a multiple of 8, the devices that share a batch. Received: batch_size=5" in done.stdout
 
 
 @ON_JAX

@@ -147,6 +147,18 @@ def filled_up(inputs):
     return keras.tree.map_structure(lambda x: np.pad(x, [(0, extra)] + [(0, 0)] * (x.ndim - 1)), inputs), rows
 
 
+def filled_up_pairs(x, y, batch_size=None):
+    """Inputs and targets of `fit` whose every batch the devices can divide: arrays get rows of padding at the end.
+
+    Losses and metrics of this package do not count padding.
+    """
+    (x, y), rows = filled_up((x, y))
+    if rows is not None:
+        parts, size = share().parts, batch_size or 32  # Keras' default
+        check("batch_size", size, size % parts == 0, f"a multiple of {parts}, the devices that share a batch")
+    return x, y
+
+
 def is_first():
     """Whether this is the process that writes files."""
     return _process() == 0

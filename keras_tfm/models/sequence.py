@@ -40,13 +40,15 @@ class SequenceModel(keras.Model):
         else:
             super().__setattr__(name, value)
 
-    def fit(self, *args, **kwargs):
+    def fit(self, x=None, y=None, batch_size=None, *args, **kwargs):
+        x, y = devices.filled_up_pairs(x, y, batch_size)
         with self.running:
-            return super().fit(*args, **kwargs)
+            return super().fit(x, y, batch_size, *args, **kwargs)
 
-    def evaluate(self, *args, **kwargs):
+    def evaluate(self, x=None, y=None, batch_size=None, *args, **kwargs):
+        x, y = devices.filled_up_pairs(x, y, batch_size)
         with self.running:
-            return super().evaluate(*args, **kwargs)
+            return super().evaluate(x, y, batch_size, *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
         x, rows = devices.filled_up(x)
