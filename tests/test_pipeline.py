@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import BACKEND, array, eagerly, once
+from conftest import BACKEND, SLOW_OFF_JAX, array, eagerly, once
 
 from keras_tfm import cli, data, files, pipeline, runs, tasks
 from keras_tfm.backend import machine
@@ -287,7 +287,11 @@ SAMPLED |= {"accumulate": 2, "clipnorm": 1.0, "schedule": "inverse_sqrt"}
 
 @pytest.mark.parametrize(
     "options",
-    [PACKED | SAMPLED, pytest.param(PACKED, marks=pytest.mark.slow), pytest.param(SAMPLED, marks=pytest.mark.slow)],
+    [
+        pytest.param(PACKED | SAMPLED, marks=SLOW_OFF_JAX),
+        pytest.param(PACKED, marks=pytest.mark.slow),
+        pytest.param(SAMPLED, marks=pytest.mark.slow),
+    ],
     ids=["all", "packed", "sampled"],
 )
 @pytest.mark.usefixtures("one_width")
