@@ -19,7 +19,7 @@ from keras_tfm.progress import Progress
 from keras_tfm.tasks import TASKS
 
 CHUNK = 512  # lines that are translated and written together
-FEW = 64  # up to this many lines are translated sooner without XLA, which is slow to start
+FEW = 64  # up to this many lines are translated sooner by a program that XLA has not optimized
 EXAMPLES = 12  # texts to click on in an exported page
 
 # An export is compared with the model on these, unless other texts are given.

@@ -226,7 +226,8 @@ def compiled(function, variables, locks=(), jit_compile=True):
     Args:
         function, variables: a function and the variables that it uses; each call sees their current values.
         locks: those of the models that own the variables, see `SequenceModel.running`; used on JAX.
-        jit_compile: whether XLA compiles the program on TensorFlow: slow to start, faster afterwards.
+        jit_compile: whether XLA compiles the program on TensorFlow, or optimizes it on JAX: slow to start, faster
+            afterwards.
     """
     if compiling.uses_xla(jit_compile):
         function = functools.partial(_run_for_xla, function)

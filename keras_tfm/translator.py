@@ -50,7 +50,7 @@ class Translator:
 
     export = export  # `keras_tfm.export.export` as a method
     stream = exported.Runner.stream
-    jit_compile = True  # whether XLA compiles the search on TensorFlow: slow to start, faster afterwards
+    jit_compile = True  # whether XLA compiles the search, or optimizes it on JAX: slow to start, faster afterwards
 
     def __init__(
         self, model, source_tokenizer, target_tokenizer=None, beams=4, batch_size=64, max_length=512, **options

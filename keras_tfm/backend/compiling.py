@@ -14,7 +14,7 @@ def uses_xla(jit_compile=True):
 def compiled(function, variables, locks=(), jit_compile=True):
     """`function(array, size)` with one program for each shape and size; see `keras_tfm.kernels.compiled`."""
     if keras.backend.backend() == "jax":
-        return _JaxProgram(function, variables, locks)
+        return _JaxProgram(function, variables, locks, jit_compile)
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
@@ -25,12 +25,13 @@ def compiled(function, variables, locks=(), jit_compile=True):
 class _JaxProgram:
     """A function compiled by JAX. Each call passes the current values of the variables."""
 
-    def __init__(self, function, variables, locks):
+    def __init__(self, function, variables, locks, optimize=True):
         import jax
 
         self.function, self.variables = function, variables
         self.locks = sorted(locks, key=id)  # every thread takes them in the same order
-        self.program = jax.jit(self._run, static_argnums=2)
+        quick = {"xla_backend_optimization_level": 0} if not optimize and jax.default_backend() == "cpu" else None
+        self.program = jax.jit(self._run, static_argnums=2, compiler_options=quick)
 
     def _run(self, values, array, size):
         with keras.StatelessScope(state_mapping=list(zip(self.variables, values, strict=True))):
