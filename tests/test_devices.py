@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
 import keras
 import numpy as np
@@ -40,8 +41,8 @@ print(json.dumps(translator(["abc"])))
 """
 
 
-def trained(folder, processes=1, devices_each=1, **options):
-    """The metrics of a run, and its weights, after training in new processes."""
+def started(folder, processes=1, devices_each=1, **options):
+    """New processes that train together."""
     with socket.socket() as server:
         server.bind(("localhost", 0))
         port = server.getsockname()[1]
@@ -52,10 +53,15 @@ def trained(folder, processes=1, devices_each=1, **options):
     many = {"devices": "all"} if processes * devices_each > 1 else {}
     command = [sys.executable, "-c", TRAIN, json.dumps({"folder": str(folder), "steps": 8, **many, **options})]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    running = [
+    return [
         subprocess.Popen(command, env=environment | {"KERAS_DISTRIBUTION_PROCESS_ID": str(n)}, **pipes)
         for n in range(processes)
     ]
+
+
+def trained(folder, **options):
+    """The metrics of a run, and its weights, after training in new processes."""
+    running = started(folder, **options)
     try:
         said = [process.communicate(timeout=300) for process in running]
     finally:
@@ -106,6 +112,26 @@ def test_two_processes_train_as_one(kind, one_device, tmp_path):
 def test_a_run_goes_on_with_another_number_of_processes(kind, one_device, before, after, tmp_path):
     trained(tmp_path, processes=before, steps=4, **kind)
     assert_same(trained(tmp_path, processes=after, **kind), one_device)
+
+
+@ON_JAX
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_kill_of_one_process_ends_the_others_and_all_go_on(killed, tmp_path):
+    expected = trained(tmp_path / "whole", steps=32)
+    running = started(tmp_path / "run", processes=2, steps=32)
+    try:
+        deadline = time.monotonic() + 200
+        while not list((tmp_path / "run").glob("checkpoints/*.npz")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        running[killed].kill()
+        assert running[1 - killed].wait(timeout=200) != 0  # rather than go on alone
+    finally:
+        for process in running:
+            process.kill()
+            process.communicate()
+    assert not (tmp_path / "run/model.keras").exists()
+    assert_same(trained(tmp_path / "run", processes=2, steps=32), expected)
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="`tf.distribute` is TensorFlow's")
