@@ -19,7 +19,7 @@ from keras_tfm.backend import compiling, fused, lookup, norm, products, tensors
 from keras_tfm.backend.relu import relu
 
 NEVER = -1e9  # stands for the logarithm of probability 0; finite, so that differences are numbers
-FEW_ROWS = 16  # up to this many, `_product_of_few` is faster on a CPU
+FEW_ROWS = 16  # from 2 rows to this many, `_product_of_few` is faster on a CPU
 
 
 def chunked_top_k(x, k, without=(), maxima=lambda x: ops.max(x, axis=1)):
@@ -177,7 +177,8 @@ def using(kernels):
 
 
 def _few(x):
-    return None not in x.shape and math.prod(x.shape[:-1]) <= FEW_ROWS
+    """Whether x (rows, …, features) is a step of a few rows. For one row, or outside of a loop, it does not pay."""
+    return None not in x.shape and math.prod(x.shape[1:-1]) == 1 and 1 < x.shape[0] <= FEW_ROWS
 
 
 def _product_of_few(x, kernel=None, table=None):

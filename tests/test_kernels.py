@@ -39,14 +39,15 @@ OF_FEW = {
 def test_few_rows_give_the_same_results_as_many(name, dtype, monkeypatch):
     calls, product = [], kernels._product_of_few
     monkeypatch.setattr(kernels, "_product_of_few", lambda *x, **y: calls.append(x) or product(*x, **y))
-    layer, x = OF_FEW[name](dtype), normal(8, 5, 16)
+    layer, x = OF_FEW[name](dtype), normal(kernels.FEW_ROWS + 1, 1, 16)
     layer.build(x.shape)
     spread(layer)
     program = kernels.compiled(
         lambda x, size: layer(x, **({"reverse": True} if name == "logits" else {})), layer.variables
     )
-    many = program(x, 0)
+    many, one = program(x, 0), program(x[:1], 0)
     assert not calls
+    assert_close(one, many[:1], TOLERANCE[dtype])
     few = program(x[:2], 0)
     assert bool(calls) == compiling.uses_xla() and few.dtype == many.dtype
     assert_close(few, many[:2], TOLERANCE[dtype])
