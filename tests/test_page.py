@@ -55,9 +55,11 @@ def texts():
     rng = np.random.default_rng(0)
     letters = list("aaabcdeeeghilmnorstuäößéñ 1234567890.,-/年月日мая<br>▁\t\u00a0\u3000ﬁ①Åǆ가힣😀\u0301\u200bQ")
     some = ["".join(rng.choice(letters, rng.integers(1, 40))) for _ in range(300)]
+    some += ["".join(rng.choice(list("12é "), 20)) for _ in range(100)]  # many ways to split that score the same
     own = ["a<br>b", "der derart derartig<br><br>", "über und über", "im ende ", "Ärger ber ber", "? \ufffd ?", "▁▁ ▁"]
     own += [">>fra<< 3 mai 2023", ">>fra<<3 mai", ">>xyz<< a", ">><<", ">>a", " >>fra<< a"]
-    return [source for source, _ in tasks.dates(300, "test")] + HARD + some + own
+    long = " ".join(source for source, _ in tasks.dates(2000, "test"))
+    return [source for source, _ in tasks.dates(300, "test")] + HARD + some + own + [long, "Q" * 9000 + long]
 
 
 def rows_of(tokenizer):

@@ -76,11 +76,10 @@ export class SentencePieceTokenizer {
     });
     this.unknown = this.pieces.findIndex(({ type }) => type === UNKNOWN_PIECE);
     this.ids = new Map(); // of pieces that occur in text
-    this.reserved = new Map(); // of all others
     this.bytes = []; // of the piece for each byte
     this.pieces.forEach(({ text, type }, id) => {
       const inText = type === NORMAL || type === USER_DEFINED || type === UNUSED;
-      (inText ? this.ids : this.reserved).set(text, id);
+      if (inText) this.ids.set(text, id);
       if (type === BYTE) this.bytes[parseInt(text.slice(3, 5), 16)] = id;
     });
     const lengths = [...this.ids.keys()].map((text) => [...text].length);
@@ -88,7 +87,6 @@ export class SentencePieceTokenizer {
     this.whole = [...this.ids.keys()].filter((text) => this.pieces[this.ids.get(text)].type === USER_DEFINED);
     this.whole.sort((a, b) => b.length - a.length); // the longest match wins
     const scores = this.pieces.filter(({ type }) => type === NORMAL).map(({ score }) => score);
-    this.highest = scores.reduce((a, b) => Math.max(a, b), -Infinity);
     this.lowest = scores.reduce((a, b) => Math.min(a, b), Infinity);
   }
 
@@ -101,7 +99,7 @@ export class SentencePieceTokenizer {
     const normal = this.#normalized(clean(text));
     const result = [];
     for (const piece of normal ? this[this.kind](normal) : []) {
-      const id = this.#id(piece);
+      const id = this.ids.get(piece) ?? this.unknown;
       const last = result.at(-1);
       if (id !== this.unknown) result.push({ text: piece, id });
       else if (this.byteFallback) {
@@ -146,10 +144,6 @@ export class SentencePieceTokenizer {
     if (id < SPECIALS) return ["", "start", "end", "?"][id];
     if (type === BYTE) return hexadecimal(parseInt(text.slice(3, 5), 16));
     return text.replaceAll(SPACE, " ").trim() || "␣";
-  }
-
-  #id(piece) {
-    return this.reserved.get(piece) ?? this.ids.get(piece) ?? this.unknown;
   }
 
   // ── normalization ──
@@ -245,12 +239,21 @@ export class SentencePieceTokenizer {
     const scores = [0, ...letters.map(() => undefined)]; // of the best way to each place
     const starts = [0]; // of its last piece
     const unknown = Math.fround(this.lowest - 10);
+    let frontier = 0;
     for (let start = 0; start < letters.length; start++) {
+      const offset = scores[start];
+      if (Math.abs(offset) > 1e5) {
+        // In long texts scores start again, as in SentencePiece, so that rounding stays small.
+        for (let at = start; at <= frontier; at++) {
+          if (scores[at] !== undefined) scores[at] = Math.fround(scores[at] - offset);
+        }
+      }
       const reach = (end, score) => {
-        const total = score + scores[start];
+        const total = Math.fround(score + scores[start]);
         if (scores[end] !== undefined && !(total > scores[end])) return;
-        scores[end] = Math.fround(total);
+        scores[end] = total;
         starts[end] = start;
+        frontier = Math.max(frontier, end);
       };
       let piece = "";
       let single = false;
@@ -260,7 +263,7 @@ export class SentencePieceTokenizer {
         if (id === undefined || this.pieces[id].type === UNUSED) continue;
         single ||= end === start + 1;
         const symbol = this.pieces[id].type === USER_DEFINED; // always wins
-        reach(end, symbol ? Math.fround(utf8.encode(piece).length * this.highest) - 0.1 : this.pieces[id].score);
+        reach(end, symbol ? Math.fround(0.1 * (utf8.encode(piece).length - 1)) : this.pieces[id].score);
       }
       if (!single) reach(start + 1, unknown);
     }
