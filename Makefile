@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
 
-.PHONY: demo docs docs-serve playground lectures bench test test-tensorflow test-jax test-slow check format clean
+.PHONY: demo docs docs-serve playground lectures bench test test-tensorflow test-jax test-slow test-hours check format clean
 .DELETE_ON_ERROR:
 
 # `make demo ARGS="--model conv --out runs/conv"` trains another model.
@@ -47,16 +47,29 @@ test-jax: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
 # The examples in docstrings run on TensorFlow only.
 test-jax: ARGS ?= tests
 test-tensorflow test-jax: test-%: .venv/installed-test
-	KERAS_BACKEND=$* $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" $(ARGS)
+	KERAS_BACKEND=$* $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow and not hours" $(ARGS)
 
-# What runs on PyTorch: layers, models, decoding, training.
-TORCH := masks positions attention blocks stacks base transformers sequence recording decoding training batches runs \
-	translator pipeline
-# The tests in a browser need Chromium and LiteRT.js, and are skipped without them.
-test-slow: .venv/installed-test-slow $(if $(shell command -v npm),node_modules/.package-lock.json)
-	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -m slow $(ARGS)
-	KERAS_BACKEND=jax $(BIN)/python -m pytest -m slow $(ARGS)
-	KERAS_BACKEND=torch $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" $(TORCH:%=tests/test_%.py)
+# What CI runs besides `make test`, in parts that also run alone.
+test-slow: test-slow-tensorflow test-slow-jax test-bare-torch test-bare-jax
+
+# The tests in a browser need Chromium and LiteRT.js. What is skipped, and why, is printed at the end.
+test-slow-tensorflow test-slow-jax: test-slow-%: .venv/installed-test-slow $(if $(shell command -v npm),node_modules/.package-lock.json)
+	KERAS_BACKEND=$* $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "slow and not hours" $(ARGS)
+
+# PyTorch and JAX where TensorFlow is not installed, with the package as its wheel installs it.
+BARE_torch := masks positions attention blocks stacks base transformers sequence encoder_decoder recording decoding \
+	training batches runs translator pipeline devices imports
+BARE_jax := translator pipeline imports
+test-bare-torch test-bare-jax: test-bare-%: .venv-%/installed
+	rm -rf build
+	.venv-$*/bin/pip install -qq --force-reinstall --no-deps .
+	cd tests && KERAS_BACKEND=$* ../.venv-$*/bin/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow and not hours" \
+		$(BARE_$*:%=test_%.py) $(ARGS)
+
+# What takes too long for CI; docs/design.md has the date and the result of the last run.
+test-hours: .venv/installed-test-slow
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m hours $(ARGS)
+	KERAS_BACKEND=jax $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m hours $(ARGS)
 
 check: .venv/installed-check
 	$(BIN)/ruff check .
@@ -67,7 +80,7 @@ format: .venv/installed-check
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-jax .venv-torch
 
 .venv/installed-demo: EXTRAS = tensorflow,train
 .venv/installed-docs: EXTRAS = docs,litert,tensorflow
@@ -80,4 +93,12 @@ clean:
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install -q --upgrade pip
 	$(BIN)/pip install -qq -e '.[$(EXTRAS)]'
+	touch $@
+
+# PyTorch's version is a CPU build, while others can bring gigabytes of CUDA packages along.
+.venv-torch/installed: PACKAGES = torch==2.13.0
+.venv-jax/installed .venv-torch/installed: .venv-%/installed: setup.cfg pyproject.toml
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/pip install -q --upgrade pip
+	.venv-$*/bin/pip install -qq '.[$*,train]' $(PACKAGES) 'pytest>=9,<10' 'pytest-xdist>=3.8,<4'
 	touch $@

@@ -1,6 +1,6 @@
 """Attention maps: where does the date translator look while it writes the year, the month and the day?
 
-python examples/attention_maps.py [--out runs/attention]      any Keras backend; needs the extra `train`
+python examples/attention_maps.py [--out runs/attention] [--dates 500]      any Keras backend; needs the extra `train`
 
 Draws the map of one German date, dates.png. Then it measures, on days that the translator was not trained on, which
 share of the attention is on the day, month and year of the text while they are written. The translator comes with the
@@ -23,12 +23,14 @@ ISO = {"year": slice(0, 4), "month": slice(5, 7), "day": slice(8, 10)}  # places
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/attention"), metavar="FOLDER")
-    folder = parser.parse_args().out
+    parser.add_argument("--dates", type=int, default=500, help="number of dates to measure on; some are not in German")
+    options = parser.parse_args()
+    folder = options.out
     folder.mkdir(parents=True, exist_ok=True)
     translator, text = Translator.load(max_length=64), "Mittwoch, 3. Mai 2023"
     print(f"{text} → {plots.translation_map(translator, text, folder / 'dates.png', mean=True)}")
 
-    pairs = [pair for pair in tasks.dates(500, "test", locales=["de"]) if GERMAN.search(pair[0])]
+    pairs = [pair for pair in tasks.dates(options.dates, "test", locales=["de"]) if GERMAN.search(pair[0])]
     (model,), tokenizer = translator.models, translator.source_tokenizer
     source, labels = (padded(tokenizer.encode(texts), 48) for texts in zip(*pairs, strict=True))
     maps = recording.attention_maps(model, model_inputs(source, labels))

@@ -1,10 +1,9 @@
 """A text classifier: which language is a date written in?
 
-python examples/classify.py [texts.tsv] [--export FOLDER]      any Keras backend; needs the extra `train`
+python examples/classify.py [texts.tsv] [--epochs 5] [--export FOLDER]      any Keras backend; needs the extra `train`
 
 Each line of the TSV file is a text, a tab and a label. Without a file, the texts are dates in eight languages. A tenth
-is held out. `--export` (TensorFlow backend, extra `text`) writes a SavedModel whose signature `serving_default` takes
-strings and gives each a label. It works without this package, after `import tensorflow_text`.
+is held out. `--export` (TensorFlow backend, extra `text`) writes a SavedModel that labels strings.
 """
 
 import argparse
@@ -13,7 +12,7 @@ import random
 import keras
 import numpy as np
 
-from keras_tfm import tasks
+from keras_tfm import extras, tasks
 from keras_tfm.batches import padded
 from keras_tfm.models import encoder_classifier
 from keras_tfm.text import END, PAD, train_tokenizer
@@ -52,11 +51,14 @@ def export(model, tokenizer, labels, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", nargs="?", metavar="texts.tsv")
+    parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--export", metavar="FOLDER")
     options = parser.parse_args()
+    if options.export and keras.backend.backend() != "tensorflow":
+        parser.error("--export needs KERAS_BACKEND=tensorflow")
+    extras.require_or_exit(*["tensorflow_text"] * bool(options.export))
     keras.utils.set_random_seed(1)
-    pairs = read(options.file) if options.file else dates()
-    random.Random(1).shuffle(pairs)
+    random.Random(1).shuffle(pairs := read(options.file) if options.file else dates())
     texts, names = zip(*pairs, strict=True)
     labels, classes = np.unique(names, return_inverse=True)
     test = -(-len(texts) // 10)  # number of texts that are held out, the first ones
@@ -64,8 +66,7 @@ def main():
     ids = padded([row[: LENGTH - 1] for row in tokenizer.encode(texts)], LENGTH)
     model = encoder_classifier(tokenizer.vocab_size, len(labels), num_layers=2, model_dim=64, num_heads=4, ff_dim=128)
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
-    model.fit(ids[test:], classes[test:], batch_size=32, epochs=5, verbose=2)
-
+    model.fit(ids[test:], classes[test:], batch_size=32, epochs=options.epochs, verbose=2)
     found = model.predict(ids[:test], verbose=0).argmax(1)
     print(*(f"{text} → {labels[n]}" for text, n in zip(texts[:5], found, strict=False)), sep="\n")
     right, common = np.mean(found == classes[:test]), np.bincount(classes[:test]).max() / test

@@ -1,6 +1,6 @@
 """Fine-tuning: the date translator that comes with the package knows ten languages, and learns Finnish from 500 dates.
 
-python examples/finetune.py [--out runs/finnish]      any Keras backend; needs the extra `train`
+python examples/finetune.py [--out runs/finnish] [--steps 160]      any Keras backend; needs the extra `train`
 
 Three ways to spend the same number of training steps are compared: fine-tuning on Finnish alone, fine-tuning on Finnish
 mixed with the old languages, so that those are not forgotten, and training a new model on the mixture. All are tested
@@ -14,7 +14,7 @@ import pathlib
 from keras_tfm import Translator, evaluation, tasks, train
 from keras_tfm.files import DATES
 
-SAME = {"steps": 160, "steps_per_epoch": 40, "learning_rate": 0.001, "batch_tokens": 2400, "num_shapes": 1}
+SAME = {"steps_per_epoch": 40, "learning_rate": 0.001, "batch_tokens": 2400, "num_shapes": 1}
 SAME |= {"max_length": 48, "smoothing": 0.0, "verbose": 2}
 NEW = {"tokenizer": "char", "preset": "tiny"}
 
@@ -32,16 +32,20 @@ def report(name, translator, tests):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default="runs/finnish", type=pathlib.Path, metavar="FOLDER")
-    out = parser.parse_args().out
+    parser.add_argument("--steps", type=int, default=160, help="training steps of each way")
+    parser.add_argument("--tests", type=int, default=300, help="dates to test on, in Finnish and in the old languages")
+    options = parser.parse_args()
+    out, same = options.out, SAME | {"steps": options.steps}
     finnish, old = tasks.dates(500, locales=["fi"]), tasks.dates(500)
-    tests = {"Finnish": tasks.dates(300, "test", locales=["fi"]), "old languages": tasks.dates(300, "test")}
+    tests = {"Finnish": tasks.dates(options.tests, "test", locales=["fi"])}
+    tests |= {"old languages": tasks.dates(options.tests, "test")}
 
     report("as it comes", Translator.load(), tests)
-    alone = train(finnish, out / "alone", start_from=str(DATES), **SAME)
+    alone = train(finnish, out / "alone", start_from=str(DATES), **same)
     report("fine-tuned on Finnish", alone, tests)
-    mixed = train(finnish + old, out / "mixed", start_from=str(DATES), **SAME)
+    mixed = train(finnish + old, out / "mixed", start_from=str(DATES), **same)
     report("fine-tuned on the mixture", mixed, tests)
-    new = train(finnish + old, out / "new", **SAME, **NEW)
+    new = train(finnish + old, out / "new", **same, **NEW)
     report("a new model on the mixture", new, tests)
 
 

@@ -1,6 +1,6 @@
 """Forecasts a chaotic time series: an encoder reads 96 values and predicts the next 32 at once.
 
-python examples/forecast.py      any Keras backend
+python examples/forecast.py [--epochs 15] [--length 6000]      any Keras backend
 
 The series is that of Mackey and Glass (https://doi.org/10.1126/science.267326), a standard test of forecasting.
 Patches of 4 values are the tokens (https://arxiv.org/abs/2211.14730). The last third of the series is held out. Errors
@@ -8,14 +8,15 @@ are root mean squares, in standard deviations of the series. One step ahead, lin
 ahead, it cannot follow.
 """
 
+import argparse
+
 import keras
 import numpy as np
 
 from keras_tfm.layers import PositionalEncoding, TransformerEncoderBlock
 from keras_tfm.training import SCHEDULES
 
-PAST, FUTURE, PATCH = 96, 32, 4
-EPOCHS, BATCH = 15, 64
+PAST, FUTURE, PATCH, BATCH = 96, 32, 4, 64
 
 
 def mackey_glass(length, delay=17, seed=1):
@@ -43,12 +44,16 @@ def forecaster(model_dim=64, num_layers=2):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--length", type=int, default=6000, help="number of values of the series")
+    options = parser.parse_args()
     keras.utils.set_random_seed(1)
-    series = mackey_glass(6000)
-    (past, future), (test_past, test_future) = windows(series[:4000]), windows(series[4000:])
-    model, steps = forecaster(), EPOCHS * -(-len(past) // BATCH)
+    series, end = mackey_glass(options.length), options.length * 2 // 3
+    (past, future), (test_past, test_future) = windows(series[:end]), windows(series[end:])
+    model, steps = forecaster(), options.epochs * -(-len(past) // BATCH)
     model.compile(keras.optimizers.AdamW(SCHEDULES["cosine"](2e-3, steps // 10, steps)), "mse")
-    model.fit(past, future, batch_size=BATCH, epochs=EPOCHS, verbose=2)
+    model.fit(past, future, batch_size=BATCH, epochs=options.epochs, verbose=2)
 
     linear = np.linalg.lstsq(np.pad(past, ((0, 0), (0, 1)), constant_values=1), future)[0]
     forecasts = {

@@ -1,10 +1,12 @@
 """A sequence-to-sequence model outside translation: reads "four thousand thirty two" and writes "4032".
 
-python examples/number_words.py      any Keras backend; needs the extra `train`
+python examples/number_words.py [--epochs 4] [--numbers 10000]      any Keras backend; needs the extra `train`
 
 Words go in and digits come out, each with a tokenizer of its own. The numbers it is tested on do not occur in training.
 For comparison: how many numbers come out right when each word is replaced by its digits, here "432".
 """
+
+import argparse
 
 import keras
 import numpy as np
@@ -16,7 +18,7 @@ from keras_tfm.text import ByteTokenizer, train_tokenizer
 from keras_tfm.training import SCHEDULES, SmoothedCrossentropy
 from keras_tfm.translator import Translator
 
-EPOCHS, BATCH = 4, 64
+BATCH = 64
 SMALL = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 SMALL += ["thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
 TENS = ["", "ten", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
@@ -39,16 +41,20 @@ def word_by_word(text):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--numbers", type=int, default=10_000, help="learn from and test on those below this one")
+    options = parser.parse_args()
     keras.utils.set_random_seed(1)
-    pairs = [(spelled(number), str(number)) for number in range(10_000)]
+    pairs = [(spelled(number), str(number)) for number in range(options.numbers)]
     sources, targets = zip(*(pair for pair in pairs if split_of(pair[1]) == "train"), strict=True)
     words, digits = train_tokenizer(sources, "word", 100), ByteTokenizer()
     source, labels = padded(words.encode(sources), width=8), padded(digits.encode(targets), width=8)
     sizes = {"num_layers": 2, "model_dim": 64, "num_heads": 4, "ff_dim": 128, "dropout": 0.0}
     model = transformer(words.vocab_size, target_vocab_size=digits.vocab_size, norm_first=True, **sizes)
-    steps = EPOCHS * -(-len(sources) // BATCH)
+    steps = options.epochs * -(-len(sources) // BATCH)
     model.compile(keras.optimizers.Adam(SCHEDULES["cosine"](2e-3, steps // 10, steps)), SmoothedCrossentropy(0.0))
-    model.fit(model_inputs(source, labels), labels, batch_size=BATCH, epochs=EPOCHS, verbose=2)
+    model.fit(model_inputs(source, labels), labels, batch_size=BATCH, epochs=options.epochs, verbose=2)
 
     texts, numbers = zip(*(pair for pair in pairs if split_of(pair[1]) == "test"), strict=True)
     found = Translator(model, words, digits, beams=1, max_length=16)(texts)

@@ -13,6 +13,9 @@ import os
 import pathlib
 import socket
 
+import keras_tfm
+from keras_tfm import extras
+
 ENVIRONMENT = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
 
 
@@ -20,8 +23,6 @@ def work(options):
     """What each worker runs. JAX is imported only here, since the process that starts the workers must not use it."""
     import ray.train
     from ray.train.collective import broadcast_from_rank_zero
-
-    import keras_tfm
 
     context = ray.train.get_context()
     rank, workers = context.get_world_rank(), context.get_world_size()
@@ -60,18 +61,17 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/ray"))
     parser.add_argument("--steps", type=int, default=200)
     options = parser.parse_args()
-
+    extras.require_or_exit("ray")
     from ray.train import RunConfig, ScalingConfig
     from ray.train.v2.jax import JaxTrainer
 
     out = options.out.resolve()
-    trainer = JaxTrainer(
+    JaxTrainer(
         work,
         train_loop_config={"out": str(out), "steps": options.steps},
         scaling_config=ScalingConfig(num_workers=options.workers),
         run_config=RunConfig(storage_path=str(out.parent), worker_runtime_env={"env_vars": ENVIRONMENT}),
-    )
-    trainer.fit()
+    ).fit()
     print((out / "result.json").read_text())
 
 

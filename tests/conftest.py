@@ -1,5 +1,7 @@
 """Helpers shared by the tests; each run has one backend, that of KERAS_BACKEND."""
 
+import collections
+import concurrent.futures
 import contextlib
 import functools
 import gc
@@ -42,9 +44,19 @@ SLOW_OFF_JAX = [] if BACKEND == "jax" else [pytest.mark.slow]  # trains; TensorF
 IN_TENSORFLOW = pytest.mark.skipif(BACKEND != "tensorflow", reason="graphs are exported by the TensorFlow backend")
 TRACED = pytest.mark.skipif(BACKEND == "torch", reason="PyTorch runs eagerly here, and so knows every value")
 
+HOURS = pytest.mark.hours
+
 # Sizes of the translators that are exported, and texts for them.
 SIZES = {"num_layers": 1, "model_dim": 16, "num_heads": 2, "ff_dim": 32}
 TEXTS = ["a dog", "two cats run over the grass, and then more", "", "b", "über 🙂 你好", "  ", "the end", "a " * 25]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """What takes hours is slow, too, so that `-m "not slow"` leaves it out."""
+    for item in items:
+        if item.get_closest_marker("hours"):
+            item.add_marker("slow")
 
 
 def pytest_collection_finish():
@@ -52,9 +64,34 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def pytest_terminal_summary(terminalreporter):
+    """Says what was not tested, and why: a browser or a package that is missing should not go unnoticed."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = collections.Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"not tested ({count} test{'s' * (count > 1)}): {reason}")
+
+
 @pytest.fixture(autouse=True)
 def same_seed():
     keras.utils.set_random_seed(7)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    """A server of small requests, for tests that neither change nor disturb it."""
+    from http_server import served
+
+    flags = ["--max_texts=8", "--max_queue=8", "--max_characters=100"]
+    with served(tmp_path_factory.mktemp("server") / "log", *flags) as server:
+        yield server
+
+
+@pytest.fixture
+def clients():
+    """Threads of clients."""
+    with concurrent.futures.ThreadPoolExecutor(16) as threads:
+        yield threads
 
 
 @pytest.fixture
@@ -64,11 +101,11 @@ def one_width(monkeypatch):
     monkeypatch.setattr(Translator, "jit_compile", False)
 
 
-def covering(*choices, strength=2 if BACKEND == "tensorflow" else 1):
-    """Few combinations in which every `strength` choices meet: every pair on TensorFlow, each choice on the others."""
+def covering(strength, *choices):
+    """Few combinations in which every `strength` choices meet."""
 
     def parts(values):
-        return {*itertools.combinations(enumerate(values), strength)}
+        return {*itertools.combinations(enumerate(values), min(strength, len(choices)))}
 
     combinations = [*itertools.product(*choices)]
     missing, chosen = set().union(*map(parts, combinations)), []
@@ -78,15 +115,18 @@ def covering(*choices, strength=2 if BACKEND == "tensorflow" else 1):
     return chosen
 
 
-def parametrize_all(names, *choices, group=False):
-    """Parametrizes with all combinations: `make test` runs a few that cover the choices, `make test-slow` the others.
+def parametrize_all(names, *choices, group=False, strength=2 if BACKEND == "tensorflow" else 1):
+    """Parametrizes with all combinations of some choices.
 
-    A choice may be a dict, whose keys are then the ids. With `group`, tests of the same combination share a worker.
+    `make test` runs a few in which every `strength` choices meet: by default every pair on TensorFlow, each choice on
+    the others. `make test-slow` runs those in which one choice more meets, and `make test-hours` all others. A choice
+    may be a dict, whose keys are then the ids. With `group`, tests of the same combination share a worker.
     """
-    quick, cases = covering(*choices), []
+    cases, quick, slow = [], covering(strength, *choices), covering(strength + 1, *choices)
     for values in itertools.product(*choices):
         name = "-".join(map(str, values))
-        marks = [pytest.mark.slow] * (values not in quick) + [pytest.mark.xdist_group(name)] * group
+        marks = [] if values in quick else [pytest.mark.slow] if values in slow else [HOURS]
+        marks += [pytest.mark.xdist_group(name)] * group
         values = [of[value] if isinstance(of, dict) else value for of, value in zip(choices, values, strict=True)]
         cases.append(pytest.param(*values, id=name, marks=marks))
     return pytest.mark.parametrize(names, cases)

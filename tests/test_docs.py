@@ -1,4 +1,5 @@
 import ast
+import configparser
 import importlib
 import inspect
 import os
@@ -13,7 +14,7 @@ from conftest import eagerly, once
 from test_imports import imported, modules
 
 import keras_tfm
-from keras_tfm import flags
+from keras_tfm import cli, exported, flags, serving
 from keras_tfm.layers import SCORES
 from keras_tfm.layers.positions import SCHEMES
 
@@ -85,6 +86,36 @@ def test_a_command_line_of_a_page_is_understood(line):
         flags.parse(shlex.split(line)[1:])
     except SystemExit as stop:
         assert stop.code == 0  # --help
+
+
+def needed(arguments):
+    """The packages that a command line needs."""
+    if arguments["command"] == "export":
+        return [*exported.RUNNERS[arguments["format"]].packages, *cli.WRITERS.get(arguments["format"], ())]
+    needs = {"train": ["sentencepiece", "sacrebleu"], "import": ["safetensors", "yaml"], "plot": ["matplotlib"]}
+    return (needs | {"evaluate": ["sacrebleu"], "serve": serving.PACKAGES}).get(arguments["command"], [])
+
+
+@once
+@pytest.mark.parametrize("name", ["README.md", "docs/get-started.md", "docs/package.md", "docs/guides/opus-mt.md"])
+def test_the_first_install_line_of_a_page_covers_its_commands(name):
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    extras = re.search(r"pip install '[^[]*\[(.*?)\]'", PAGES[name])[1].split(",")
+    installed = "\n".join(settings["options.extras_require"][extra] for extra in extras)
+    for command in command_lines():
+        (line,) = command.values
+        if command.id.startswith(f"{name}: ") and "--help" not in line:
+            for package in ["tensorflow", *needed(flags.parse(shlex.split(line)[1:]))]:
+                assert f"{package.replace('_', '-')}>=" in installed, (line, package)
+
+
+@once
+def test_no_page_translates_over_a_reference():
+    """Someone who runs a page from top to bottom beside train.en, train.de, test.en and test.de loses nothing."""
+    for name, page in PAGES.items():
+        written = re.findall(r"keras-tfm translate \S+ \S+ --out (\S+)", page)
+        assert all(file.endswith(".hyp") for file in written), name
 
 
 @once
@@ -194,6 +225,78 @@ def test_the_features_can_be_called_as_the_table_says():
     assert len(calls) > 20
     for call in calls:
         assert ast.parse(call.replace("…", "*rest")) and re.match(r"\w+", call)[0] in names, call
+
+
+def proofs():
+    """Feature → tests that prove it, as the table says: [(file, name), …]."""
+    rows = [line.strip("| ").split(" | ") for line in PAGES["docs/features.md"].splitlines() if line.startswith("| ")]
+    return {row[0]: re.findall(r"`(test_\w+\.py)::(test_\w+)`", row[-1]) for row in rows[2:]}
+
+
+def definitions(file):
+    """The functions and assignments of a test file, and of `conftest.py`, by name."""
+    found = {}
+    for path in (ROOT / "tests/conftest.py", ROOT / "tests" / file):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef):
+                found[node.name] = node
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                found[node.targets[0].id] = node.value
+    return found
+
+
+def marks_of(node, names, backend):
+    """The marks that an expression stands for on a backend; none if it is something else than a mark."""
+    if isinstance(node, ast.List):
+        return [mark for element in node.elts for mark in marks_of(element, names, backend)]
+    if isinstance(node, ast.Name):
+        return marks_of(names.get(node.id), names, backend)
+    if not isinstance(node, ast.expr):
+        return []
+    try:
+        found = eval(compile(ast.Expression(node), "mark", "eval"), {"pytest": pytest, "BACKEND": backend})
+    except NameError:  # such as parameters
+        return []
+    return [found.mark] if hasattr(found, "mark") else []
+
+
+def runs_on(function, names, backend):
+    """Whether `make test` or `make test-slow` runs a test on a backend."""
+    nodes = [*function.decorator_list, names.get("pytestmark", ast.List([]))]
+    marks = [mark for node in nodes for mark in marks_of(node, names, backend)]
+    left_out = {mark.name for mark in marks} & {"skip", "hours"}
+    return not left_out and not any(mark.name == "skipif" and mark.args[0] for mark in marks)
+
+
+def modules_needed(function, names):
+    """The modules without which a test, or a fixture or function that it uses, is skipped."""
+    seen, found, left = set(), set(), [function]
+    while left:
+        node = left.pop()
+        seen.add(node.name)
+        parts = [*ast.walk(node)]
+        calls = [part for part in parts if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute)]
+        found |= {call.args[0].value for call in calls if call.func.attr == "importorskip"}
+        used = {part.id for part in parts if isinstance(part, ast.Name)} | {argument.arg for argument in node.args.args}
+        left += [names[name] for name in used - seen if isinstance(names.get(name), ast.FunctionDef)]
+    return found
+
+
+@once
+def test_each_feature_names_tests_that_run():
+    extras = configparser.ConfigParser()
+    extras.read(ROOT / "setup.cfg")
+    installed = extras["options.extras_require"]["test-slow"]
+    table = proofs()
+    assert len(table) > 30
+    for feature, tests in table.items():
+        assert tests, f"{feature}: no test is named"
+        for file, name in tests:
+            names = definitions(file)
+            assert isinstance(names.get(name), ast.FunctionDef), f"{feature}: there is no {file}::{name}"
+            assert any(runs_on(names[name], names, backend) for backend in ("tensorflow", "jax")), (file, name)
+            for module in modules_needed(names[name], names):
+                assert f"{module.partition('.')[0].replace('_', '-')}>=" in installed, (file, name, module)
 
 
 @once

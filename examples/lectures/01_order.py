@@ -2,13 +2,13 @@
 
 import keras
 import numpy as np
-from lecture import panels, publish
+from lecture import Result, panels, run
 
 from keras_tfm.layers import TransformerEncoder
 
 SCHEMES = (None, "sinusoidal", "learned", "index", "rotary", "relative", "alibi")
 WORDS = np.array(["i", "walk", "my", "dog", "every", "day"])
-WIDTH, RANDOM_ORDERS = 32, 100
+WIDTH = 32
 
 
 def encode(x, positions, **options):
@@ -17,10 +17,10 @@ def encode(x, positions, **options):
     return np.array(TransformerEncoder(2, 4, 64, positions=positions, max_length=len(WORDS), **options)(x))
 
 
-def main():
+def main(orders=100):
     rng = np.random.default_rng(0)
     words = rng.normal(size=(len(WORDS), WIDTH)).astype("float32")  # a random vector for each
-    orders = [np.arange(6), [4, 5, 0, 1, 2, 3], *(rng.permutation(6) for _ in range(RANDOM_ORDERS))]
+    orders = [np.arange(6), [4, 5, 0, 1, 2, 3], *(rng.permutation(6) for _ in range(orders))]
     x = words[np.array(orders)]  # (orders, words, features)
     outputs = {str(positions or "none"): encode(x, positions) for positions in SCHEMES}
     outputs["none, causal"] = encode(x, None, causal=True)
@@ -49,8 +49,7 @@ def main():
     axes[3].set_title(f"by position scheme,\n{len(orders) - 1} orders", fontsize=10)
 
     _, of_word, of_place, of_mean = rows[0]
-    publish(
-        __file__,
+    return Result(
         figure,
         ["positions", "largest change of a word's output", "of a place's output", "of the mean output"],
         rows,
@@ -66,4 +65,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(__file__, main)

@@ -2,13 +2,13 @@
 
 import keras
 import numpy as np
-from lecture import fit, panels, publish
+from lecture import Result, fit, panels, run
 
 from keras_tfm.layers import TransformerEncoder
 from keras_tfm.layers.positions import sinusoids
 
 SCHEMES = ("sinusoidal", "learned", "rotary", "relative", "alibi", None)
-LETTERS, WIDTH, SEEDS = 8, 32, 3
+LETTERS, WIDTH = 8, 32
 TRAINED, LENGTH = 16, 128  # lengths in training and in the test
 RANGES = ((0, 16), (16, 32), (32, 64), (64, 128))  # positions
 
@@ -37,7 +37,7 @@ def sequences(seed, count, length):
     return letters + LETTERS * capital, np.where(last < 0, -1, np.take_along_axis(letters, last, axis=1))
 
 
-def accuracies(positions, seed):
+def accuracies(positions, seed, count):
     """Accuracy at each position of long sequences, after training on short ones."""
     keras.utils.set_random_seed(seed)
     ids = keras.Input((None,), dtype="int32")
@@ -45,18 +45,20 @@ def accuracies(positions, seed):
     x = TransformerEncoder(2, 4, 64, 0.0, positions, max_length=LENGTH, norm_first=True, causal=True)(x)
     model = keras.Model(ids, keras.layers.Dense(LETTERS)(x))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
-    fit(f"{positions} positions", model, *sequences(seed, 6400, TRAINED), epochs=5, learning_rate=3e-3, loss=loss)
+    fit(f"{positions} positions", model, *sequences(seed, count, TRAINED), epochs=5, learning_rate=3e-3, loss=loss)
     x, y = sequences(99, 256, LENGTH)
     right = model.predict(x, batch_size=64, verbose=0).argmax(-1) == y
     return np.ma.masked_array(right, y < 0).mean(0).filled(np.nan)  # (position,)
 
 
-def main():
+def main(seeds=3, examples=6400):
     t, encoding = np.arange(LENGTH), np.array(sinusoids(np.arange(2 * LENGTH), WIDTH), dtype="float64")
     now = encoding[:LENGTH]
     error = max(abs(shifted(now, k) - encoding[k : k + LENGTH]).max() for k in range(LENGTH))
     parity, half = read(now, t % 2 == 0), read(now, t < LENGTH // 2)
-    found = {str(name or "none"): np.array([accuracies(name, seed) for seed in range(SEEDS)]) for name in SCHEMES}
+    found = {
+        str(name or "none"): np.array([accuracies(name, seed, examples) for seed in range(seeds)]) for name in SCHEMES
+    }
 
     figure, axes = panels("Sinusoids do not tell even from odd, and do not extrapolate", 3)
     axes[0].grid(False)
@@ -69,7 +71,7 @@ def main():
     axes[1].set_xticks((0, 1), ("even or odd", "first or second half"))
     axes[1].legend(frameon=False, loc="upper left", fontsize=9)
     for name, values in found.items():
-        curves = np.nanmean(values.reshape(SEEDS, -1, 8), axis=-1)  # over 8 positions
+        curves = np.nanmean(values.reshape(seeds, -1, 8), axis=-1)  # over 8 positions
         axes[2].plot(t[4::8], curves.mean(0), label=name)
         axes[2].fill_between(t[4::8], curves.min(0), curves.max(0), alpha=0.15)
     axes[2].axvline(TRAINED, color="gray", linestyle=":")
@@ -78,8 +80,7 @@ def main():
 
     rows = [[name, *(np.nanmean(v[:, first:last]) for first, last in RANGES)] for name, v in found.items()]
     near, far = min(row[1] for row in rows), {row[0]: row[-1] for row in rows}
-    publish(
-        __file__,
+    return Result(
         figure,
         ["accuracy", *(f"positions {first}–{last - 1}" for first, last in RANGES)],
         rows,
@@ -97,4 +98,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(__file__, main)

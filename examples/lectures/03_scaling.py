@@ -2,7 +2,7 @@
 
 import numpy as np
 from keras import ops
-from lecture import panels, publish
+from lecture import Result, panels, run
 
 from keras_tfm.layers.attention import SCORES, soft
 
@@ -37,8 +37,7 @@ def main():
     ]
     columns = ["d", "largest weight", "with / √d", "entropy", "with / √d", "gradient", "with / √d"]
     shrunk = found["dot"][0, 2] / found["dot"][-1, 2]
-    publish(
-        __file__,
+    return Result(
         figure,
         columns,
         rows,
@@ -51,4 +50,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(__file__, main)

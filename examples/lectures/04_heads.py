@@ -2,11 +2,11 @@
 
 import keras
 import numpy as np
-from lecture import fit, panels, publish
+from lecture import Result, fit, panels, run
 
 from keras_tfm.layers import MultiHeadAttention
 
-HEADS, THINGS, SEEDS, EPOCHS = (1, 2, 4, 8), (1, 2, 4), (1, 2), 10
+HEADS, THINGS, EPOCHS = (1, 2, 4, 8), (1, 2, 4), 10
 NAMES, VALUES, ITEMS, WIDTH = 16, 10, 8, 64
 
 
@@ -31,14 +31,14 @@ def build(things, num_heads, heads):
     return keras.Model({"names": names, "values": values, "queries": queries}, x)
 
 
-def train(things, num_heads, heads="standard"):
+def train(things, num_heads, heads, seeds, examples):
     """Share of correct values after each epoch, then in fresh data, (seeds, epochs + 1); the attention's parameters."""
     accuracies = []
-    for seed in SEEDS:
+    for seed in range(1, seeds + 1):
         keras.utils.set_random_seed(seed)
         model = build(things, num_heads, heads)
         title = f"{things} things, {num_heads} {heads} heads, seed {seed}"
-        history = fit(title, model, *data(4096, things, seed), EPOCHS, learning_rate=6e-3, metrics=["accuracy"])
+        history = fit(title, model, *data(examples, things, seed), EPOCHS, learning_rate=6e-3, metrics=["accuracy"])
         fresh = model.evaluate(*data(1024, things), batch_size=256, verbose=0)[1]
         accuracies.append([*history["accuracy"], fresh])
     return 100 * np.array(accuracies), model.get_layer("attention").count_params()
@@ -56,16 +56,17 @@ def draw(axis, x, values, label):
     axis.fill_between(x, values.min(0), values.max(0), color=line.get_color(), alpha=0.2)
 
 
-def main():
-    found = {(things, heads): train(things, heads) for things in THINGS for heads in HEADS}
-    kinds = {kind: train(4, 8, kind) if kind != "standard" else found[4, 8] for kind in ("narrow", "standard", "wide")}
+def main(seeds=2, examples=4096):
+    sizes = {"seeds": seeds, "examples": examples}
+    found = {(things, heads): train(things, heads, "standard", **sizes) for things in THINGS for heads in HEADS}
+    kinds = {kind: train(4, 8, kind, **sizes) for kind in ("narrow", "wide")} | {"standard": found[4, 8]}
     figure, axes = panels("One head cannot fetch several things at once", 2, width=5)
     for things in THINGS:
         fresh = np.array([found[things, heads][0][:, -1] for heads in HEADS])  # (heads, seeds)
         draw(axes[0], HEADS, fresh.T, f"{things} thing{'s' * (things > 1)}")
     axes[0].set(xticks=HEADS, xlabel="heads, at the same number of parameters")
     axes[0].legend(frameon=False, title="to fetch", loc="lower right")
-    for kind, (curves, parameters) in kinds.items():
+    for kind, (curves, parameters) in sorted(kinds.items()):
         draw(axes[1], range(1, EPOCHS + 1), curves[:, :-1], f"{kind}, {parameters:,} parameters")
     axes[1].set(xlabel="epochs of training, 8 heads, 4 things to fetch")
     axes[1].legend(frameon=False, title="heads", loc="lower right")
@@ -78,8 +79,7 @@ def main():
     rows += [[f"8 {kind}", f"{kinds[kind][1]:,}", "–", "–", spread(kinds[kind][0])] for kind in ("narrow", "wide")]
     correct = {key: curves[:, -1] for key, (curves, _) in found.items()}
     early = {kind: curves[:, 4].mean() for kind, (curves, _) in kinds.items()}
-    publish(
-        __file__,
+    return Result(
         figure,
         ["heads", "parameters", *(f"{things} to fetch: correct, %" for things in THINGS)],
         rows,
@@ -96,4 +96,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(__file__, main)

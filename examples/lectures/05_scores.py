@@ -4,11 +4,11 @@ import time
 
 import keras
 import numpy as np
-from lecture import fit, panels, publish
+from lecture import Result, fit, panels, run
 
 from keras_tfm.layers import SCORES, MultiHeadAttention, MultiHeadSelfAttention
 
-PLAIN, SYMBOLS, ITEMS, LENGTH, FAR, WINDOW, WIDTH, HEADS, STEPS = "plain cosine", 16, 32, 64, 16, 8, 64, 4, 32
+PLAIN, SYMBOLS, ITEMS, LENGTH, FAR, WINDOW, WIDTH, HEADS = "plain cosine", 16, 32, 64, 16, 8, 64, 4
 MIXINGS = {"soft": {}, "hard": {"mixing": "hard"}, f"local, window {WINDOW}": {"window": WINDOW}}
 
 
@@ -49,19 +49,19 @@ def sequence_model(outputs, options):
     return keras.Model([symbols, back], keras.layers.Dense(outputs)(x))
 
 
-def main():
+def main(steps=32, repeats=30):
     models = {score: lookup_model(score) for score in (*SCORES, PLAIN)}
     curves, times, right, errors, batch = {}, {}, {}, {}, lookup(64, 2)
     for score, model in models.items():
-        history = fit(score, model, *lookup(64 * STEPS, 1), 8, learning_rate=5e-3, metrics=["accuracy"])
+        history = fit(score, model, *lookup(64 * steps, 1), 8, learning_rate=5e-3, metrics=["accuracy"])
         curves[score], times[score] = 100 * np.array(history["accuracy"]), []
-    for score, model in list(models.items()) * 30:  # in turns, so that other programs slow all of them
+    for score, model in list(models.items()) * repeats:  # in turns, so that other programs slow all of them
         start = time.perf_counter()
         model.train_on_batch(*batch)
         times[score].append(1000 * (time.perf_counter() - start))
     for name, options in MIXINGS.items():
         copier, counter = sequence_model(SYMBOLS, options), sequence_model(1, options)
-        x, copies, even = sequences(2048, 1)
+        x, copies, even = sequences(64 * steps, 1)
         fit(f"copying, {name}", copier, x, copies, 7, learning_rate=5e-3)
         fit(f"counting, {name}", counter, x, even, 5, learning_rate=5e-3, loss="mse")
         x, copies, even = sequences(256, 2)
@@ -69,8 +69,9 @@ def main():
         right[name] = np.array([hits[x[1] == back].mean() for back in range(1, FAR + 1)])
         errors[name] = LENGTH * np.abs(counter.predict(x, verbose=0) - even).mean()
     figure, axes = panels("Plain cosine cannot focus, hard attention cannot count, local attention cannot see far", 3)
-    axes[0].plot(STEPS * np.arange(1, 9), np.array([*curves.values()]).T, "o-", ms=4, label=list(curves))
-    axes[0].set(xlabel="training steps", ylabel="symbols looked up correctly, %", xlim=(20, 320), ylim=(0, 105))
+    axes[0].plot(steps * np.arange(1, 9), np.array([*curves.values()]).T, "o-", ms=4, label=list(curves))
+    axes[0].set(xlabel="training steps", xlim=(0.6 * steps, 10 * steps), ylim=(0, 105))
+    axes[0].set_ylabel("symbols looked up correctly, %")
     axes[0].legend(frameon=False, fontsize=8, loc="upper right", bbox_to_anchor=(1, 0.93))
     for (name, values), marker in zip(right.items(), "os^", strict=True):
         axes[1].plot(range(1, FAR + 1), values, marker=marker, label=name, alpha=0.7)
@@ -79,10 +80,9 @@ def main():
     axes[2].bar(errors.keys(), errors.values(), color=["C0", "C1", "C2"], zorder=2)
     axes[2].set_ylabel(f"mean error of a count from 0 to {LENGTH}")
     _, hard, local = right.values()
-    publish(
-        __file__,
+    return Result(
         figure,
-        ["score", "parameters", "ms per step", *(f"correct by step {STEPS * epochs}, %" for epochs in (2, 4, 8))],
+        ["score", "parameters", "ms per step", *(f"correct by step {steps * epochs}, %" for epochs in (2, 4, 8))],
         [[s, f"{models[s].count_params():,}", np.median(times[s]), *curves[s][[1, 3, 7]]] for s in models],
         "the measure of the distance that you have is the cosine similarity distance",
         "Applied Deep Learning, L56.1",
@@ -96,4 +96,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(__file__, main)

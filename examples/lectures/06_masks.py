@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 from keras import ops
-from lecture import fit, panels, publish
+from lecture import Result, fit, panels, run
 
 from keras_tfm.layers import TransformerEncoder, masks
 from keras_tfm.layers.attention import MIXINGS, attend, soft
@@ -44,14 +44,14 @@ def sequences(count, seed):
     return tokens
 
 
-def losses(name, options):
+def losses(name, options, examples):
     """Loss of a trained language model: given whole sequences, and given only the tokens up to the one to predict."""
     keras.utils.set_random_seed(0)
     ids = keras.Input((None,), dtype="int32")
     x = keras.layers.Embedding(TOKENS, WIDTH)(ids)
     x = TransformerEncoder(2, num_heads=4, ff_dim=64, dropout=0.0, norm_first=True, **options)(x)
     model = keras.Model(ids, keras.layers.Dense(TOKENS)(x))
-    text, train = sequences(500, seed=1), sequences(12800, seed=2)
+    text, train = sequences(500, seed=1), sequences(examples, seed=2)
     fit(name, model, train[:, :-1], train[:, 1:], epochs=5, learning_rate=3e-3)
     whole = model.predict(text[:, :-1], verbose=0)[:, SEEN - 1]
     hidden = np.stack([model.predict(text[:, :seen], verbose=0)[:, -1] for seen in SEEN], axis=1)
@@ -59,8 +59,8 @@ def losses(name, options):
     return [float(loss(text[:, SEEN], logits)) for logits in (whole, hidden)]
 
 
-def main():
-    found = {name: losses(name, options) for name, options in MODELS.items()}
+def main(examples=12800):
+    found = {name: losses(name, options, examples) for name, options in MODELS.items()}
     layers = dict(zip(MODELS, map(one_layer, (soft, zeroed, lambda scores, mask: soft(scores))), strict=True))
     before, after, without = rows = [[name, *(n[:-1].mean() for n in layers[name]), *found[name]] for name in MODELS]
 
@@ -78,8 +78,7 @@ def main():
     axes[2].set_xticklabels([name.replace(" the", "\nthe") for name in found], fontsize=9)
     axes[2].legend(frameon=False, fontsize=9, loc="upper left")
 
-    publish(
-        __file__,
+    return Result(
         figure,
         ["mask", "sum of weights", "change by a future token", "loss, whole sequence", "loss, only the past"],
         rows,
@@ -96,4 +95,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(__file__, main)

@@ -2,13 +2,12 @@
 
 import keras
 import numpy as np
-from lecture import fit, panels, publish
+from lecture import Result, fit, panels, run
 
 from keras_tfm.layers import FeedForward, MultiHeadSelfAttention
 from keras_tfm.layers.attention import MIXINGS, soft
 
-WIDTH, LENGTH, FILLERS, SEEDS = 32, 8, 8, 3
-EPOCHS, STEPS, BATCH = 16, 30, 128  # STEPS per epoch
+WIDTH, LENGTH, FILLERS, EPOCHS, BATCH = 32, 8, 8, 16, 128
 
 MIXINGS["fixed"] = lambda scores, mask=None: soft(0 * scores, mask)  # the mean of all values
 # Name → number of layers, mixing of attention, activation of the feed-forward network (None: there is none).
@@ -30,7 +29,7 @@ def sequences(seed, count):
     return ids, bits[:, 0] ^ bits[:, 1]
 
 
-def accuracies(name, norm, seed):
+def accuracies(name, norm, seed, steps):
     """The number of parameters, and the accuracy on other sequences after each epoch."""
     keras.utils.set_random_seed(seed)
     layers, mixing, activation = MODELS[name]
@@ -43,14 +42,14 @@ def accuracies(name, norm, seed):
             x = x + FeedForward(2 * WIDTH, activation)(normalized(x))
     model = keras.Model(ids, keras.layers.Dense(2)(normalized(x)[:, 0]))
     options = {"metrics": ["accuracy"], "validation_data": sequences(99, 1024), "validation_batch_size": 1024}
-    history = fit(name, model, *sequences(seed, STEPS * BATCH), EPOCHS, BATCH, 3e-3, **options)
+    history = fit(name, model, *sequences(seed, steps * BATCH), EPOCHS, BATCH, 3e-3, **options)
     return model.count_params(), history["val_accuracy"]
 
 
-def main():
+def main(seeds=3, steps=30):
     cases = [(name, False) for name in MODELS] + [(name, True) for name in MODELS if name in NORMED]
-    results = {case: [accuracies(*case, seed) for seed in range(SEEDS)] for case in cases}
-    steps, rows = np.arange(1, EPOCHS + 1) * STEPS, []
+    results = {case: [accuracies(*case, seed, steps) for seed in range(seeds)] for case in cases}
+    steps, rows = np.arange(1, EPOCHS + 1) * steps, []  # `steps` per epoch
 
     figure, axes = panels("Without a feed-forward network, “if … and … then …” is left to the softmax", 2)
     for (name, norm), runs in results.items():
@@ -66,8 +65,7 @@ def main():
     needed = {tuple(row[:2]): row[-1] for row in rows}
     fixed = rows[len(MODELS)]  # with layer norm
     alone, relu = needed["attention, 2 layers", "no"], needed["attention + ReLU", "no"]
-    publish(
-        __file__,
+    return Result(
         figure,
         ["layers", "layer norm", "parameters", "accuracy", "steps to 99%"],
         [[*row[:-1], row[-1] if np.isfinite(row[-1]) else "never"] for row in rows],
@@ -75,7 +73,7 @@ def main():
         "CS 182, Lecture 12, Adding nonlinearities",
         "Two letters carry a bit, and the answer is whether the bits differ. With fixed attention weights and nothing "
         f"else, the model is linear: accuracy {rows[0][3]:.2f}. Learned weights make attention alone non-linear enough "
-        f"({rows[2][3]:.2f}), but it needs {alone:.0f} steps (median of {SEEDS} seeds); with a ReLU feed-forward "
+        f"({rows[2][3]:.2f}), but it needs {alone:.0f} steps (median of {seeds} seeds); with a ReLU feed-forward "
         f"network and as many parameters, {relu:.0f}. Layer norm is not linear either: with it, fixed weights reach "
         f"{fixed[3]:.2f} on average, and attention alone needs {needed['attention, 2 layers', 'yes']:.0f} steps.",
         agrees=None if alone >= 2 * relu and rows[2][3] > 0.99 else bool(alone >= 2 * relu),
@@ -83,4 +81,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(__file__, main)

@@ -2,13 +2,13 @@
 
 import keras
 import numpy as np
-from lecture import fit, panels, publish
+from lecture import Result, fit, panels, run
 
 from keras_tfm import models
 from keras_tfm.decoding import greedy
 from keras_tfm.training import SmoothedCrossentropy
 
-WORDS, LONGEST, STEPS, EPOCHS, BATCH = 30, 20, 600, 6, 64
+WORDS, LONGEST, EPOCHS, BATCH = 30, 20, 6, 64
 LENGTHS, PLACES = np.arange(2, LONGEST + 1), np.arange(1, LONGEST + 1)
 DICTIONARY = np.concatenate([[0, 1, 2], 3 + np.random.default_rng(0).permutation(WORDS)])
 SIZES = {"vocab_size": 3 + WORDS, "model_dim": 64, "dropout": 0.0}
@@ -20,7 +20,7 @@ BUILDERS = {
     "Transformer": lambda: models.transformer(**SIZES, num_layers=2, num_heads=4, ff_dim=80, norm_first=True),
 }
 PLANS = {name: (build,) for name, build in BUILDERS.items()}
-PLANS |= {BACKWARDS: (BUILDERS[RNN], True), LONGER: (BUILDERS[RNN], False, 4 * STEPS)}
+PLANS |= {BACKWARDS: (BUILDERS[RNN], True), LONGER: (BUILDERS[RNN], False, 4)}
 
 
 def data(count, seed, backwards=False, shortest=2):
@@ -34,17 +34,18 @@ def data(count, seed, backwards=False, shortest=2):
     return {"source": source[:, :-1], "target": before}, np.where(places == lengths, 2, target)
 
 
-def train(name, build, backwards=False, steps=STEPS):
+def train(name, steps, build, backwards=False, times=1):
     keras.utils.set_random_seed(1)
+    steps *= times
     model, decay = build(), keras.optimizers.schedules.CosineDecay(3e-3, steps)
     x, y = data(steps * BATCH // EPOCHS, 1, backwards)
     fit(name, model, x, y, EPOCHS, BATCH, learning_rate=decay, loss=SmoothedCrossentropy(0.0))
     return model, backwards
 
 
-def correct(model, backwards, shortest=2):
+def correct(model, count, backwards, shortest=2):
     """Whether greedy decoding writes the right word at each place of fresh targets, NaN where there is no word."""
-    x, y = data(2000, 2, backwards, shortest)
+    x, y = data(count, 2, backwards, shortest)
     written = np.array(greedy(model.start, model.step, x["source"], LONGEST + 1))
     return np.where(y > 2, 100.0 * (written == y), np.nan)[:, :LONGEST]
 
@@ -58,14 +59,14 @@ def read_out(model):
     return 100 * (np.tensordot(fresh @ ridge, np.eye(3 + WORDS)[y], 1).argmax(-1) == truth).mean(0)
 
 
-def main():
+def main(steps=600, tests=2000):
     keras.utils.set_random_seed(1)
     reads, by_length, by_place, rows = {UNTRAINED: read_out(BUILDERS[RNN]())}, {}, {}, []
     for name, plan in PLANS.items():
-        model, backwards = train(name, *plan)
-        right = correct(model, backwards)
+        model, backwards = train(name, steps, *plan)
+        right = correct(model, tests, backwards)
         by_length[name] = [np.nanmean(right[(right >= 0).sum(1) == n]) for n in LENGTHS]
-        by_place[name] = correct(model, backwards, LONGEST).mean(0)[:: -1 if backwards else 1]
+        by_place[name] = correct(model, tests, backwards, LONGEST).mean(0)[:: -1 if backwards else 1]
         reads |= {name: read_out(model)} if model.name == "rnn" else {}
         rows.append([name, f"{model.count_params():,}", *(by_length[name][n - 2] for n in (5, 10, 20))])
         rows[-1] += [*by_place[name][[0, -1]], *(reads[name][[0, -1]] if name in reads else "––")]
@@ -81,8 +82,7 @@ def main():
     figure.legend(handles=handles, loc="outside lower center", ncols=7, frameon=False)
     rnn, attention, conv, transformer = (by_length[name][-1] for name in BUILDERS)
     places, read, start, other = by_place[RNN], reads[RNN], reads[UNTRAINED], reads[BACKWARDS]
-    publish(
-        __file__,
+    return Result(
         figure,
         ["model", "parameters", "5 words, %", "10 words", "20 words", "1st of 20", "20th", "1st is read, %", "20th"],
         rows,
@@ -101,4 +101,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(__file__, main)

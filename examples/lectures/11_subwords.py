@@ -3,7 +3,7 @@
 import os
 import pathlib
 
-from lecture import panels, publish, stored
+from lecture import Result, panels, run, stored
 
 from keras_tfm.data import read_lines
 from keras_tfm.text import UNKNOWN, train_tokenizer
@@ -52,8 +52,7 @@ def main():
         found = [point[3] for point in curves[kind] if point[0] >= SETTLED]
         return f"{min(found):.1f} to {max(found):.1f}"
 
-    publish(
-        __file__,
+    return Result(
         figure,
         ["vocabulary", "unknown words, %", "tokens per sentence", "BLEU"],
         rows,
@@ -69,4 +68,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(__file__, main)

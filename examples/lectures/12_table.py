@@ -1,6 +1,6 @@
 """The notes' results table in small: six systems on Multi30k English→German, at about equal parameters."""
 
-from lecture import panels, publish, stored
+from lecture import Result, panels, run, stored
 
 OLDER = ("RNN", "RNN with attention", "GNMT", "ByteNet", "ConvS2S")
 TINY, LARGER = "Transformer, tiny", "Transformer, small"
@@ -35,8 +35,7 @@ def main():
         for split in ("val", "test2016")
     }
     gained = " and ".join(f"{min(found):+.1f} to {max(found):+.1f} on {split}" for split, found in gains.items())
-    publish(
-        __file__,
+    return Result(
         figure,
         ["system", "parameters", "BLEU val", "test2016", "ensemble val", "test2016", "10¹⁵ FLOPs", "min on a GPU"],
         [row_of(name, table[name]) for name in names],
@@ -66,4 +65,4 @@ def row_of(name, row):
 
 
 if __name__ == "__main__":
-    main()
+    run(__file__, main)

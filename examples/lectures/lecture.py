@@ -2,10 +2,12 @@
 
 import argparse
 import hashlib
+import inspect
 import json
 import pathlib
 import sys
 import time
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -45,31 +47,52 @@ def panels(title, columns=1, width=4.6, height=3.6):
     return figure, list(axes)
 
 
-def publish(file, figure, columns, rows, notes, source, found, agrees):
-    """Prints a table, saves the figure and everything else for the page, and ends with the sentence of the notes.
+class Result(NamedTuple):
+    """What a lecture shows.
 
-    Args:
-        file: `__file__` of the lecture, whose docstring starts with its title.
-        figure: a matplotlib figure.
-        columns, rows: the table: names of its columns, and a list of values for each row.
-        notes, source: a sentence of the notes, word for word, and which notes they are.
-        found: one or two sentences that say what was measured.
-        agrees: whether that supports the notes: True, False, or None for in part.
+    figure: a matplotlib figure.
+    columns, rows: the table: names of its columns, and a list of values for each row.
+    notes, source: a sentence of the notes, word for word, and which notes they are.
+    found: one or two sentences that say what was measured.
+    agrees: whether that supports the notes: True, False, or None for in part.
     """
-    parser = argparse.ArgumentParser()
+
+    figure: Figure
+    columns: list
+    rows: list
+    notes: str
+    source: str
+    found: str
+    agrees: bool | None
+
+
+def run(file, main):
+    """Publishes the `Result` of a lecture, `main(**sizes)`. Each size is a flag, such as `--seeds`."""
+    file, parameters = pathlib.Path(file), inspect.signature(main).parameters.values()
+    sizes = {parameter.name: parameter.default for parameter in parameters}
+    parser = argparse.ArgumentParser(description=title(file))
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/lectures"), metavar="FOLDER")
-    folder, file = parser.parse_args().out, pathlib.Path(file)
+    for name, size in sizes.items():
+        parser.add_argument(f"--{name}", type=int, default=size, help="(default: %(default)s)")
+    given = vars(parser.parse_args())
+    folder = given.pop("out")
+    code = fingerprint(file) if given == sizes else "of other sizes"  # run.py runs those again
+    publish(file, folder, code, main(**given))
+
+
+def publish(file, folder, code, result):
+    """Prints the table, saves the figure and everything else for the page, and ends with the sentence of the notes."""
     folder.mkdir(parents=True, exist_ok=True)
-    figure.savefig(folder / f"{file.stem}.png", dpi=130)
-    cells = [[value if isinstance(value, str) else f"{value:,.4g}" for value in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
-    for row in (columns, *cells):
+    result.figure.savefig(folder / f"{file.stem}.png", dpi=130)
+    cells = [[value if isinstance(value, str) else f"{value:,.4g}" for value in row] for row in result.rows]
+    widths = [max(map(len, column)) for column in zip(result.columns, *cells, strict=True)]
+    for row in (result.columns, *cells):
         print("  ".join(value.rjust(width) for value, width in zip(row, widths, strict=True)))
     print(f"saved {folder / file.stem}.png")
-    print(f"{found}\nThis {VERDICTS[agrees]} the notes ({source}): “{notes}”")
-    result = {"columns": columns, "rows": cells, "notes": notes, "source": source, "found": found, "agrees": agrees}
-    result |= {"title": title(file), "code": fingerprint(file), "seconds": time.perf_counter() - STARTED}
-    (folder / f"{file.stem}.json").write_text(json.dumps(result, indent=1, ensure_ascii=False))
+    print(f"{result.found}\nThis {VERDICTS[result.agrees]} the notes ({result.source}): “{result.notes}”")
+    saved = {name: value for name, value in result._asdict().items() if name != "figure"} | {"rows": cells}
+    saved |= {"title": title(file), "code": code, "seconds": time.perf_counter() - STARTED}
+    (folder / f"{file.stem}.json").write_text(json.dumps(saved, indent=1, ensure_ascii=False))
 
 
 def stored(*names):
