@@ -1,6 +1,6 @@
-"""`keras-tfm serve` under load: speed, too many clients, workers that are killed, memory.
+"""`keras-tfm serve` under load: speed, too many clients, workers that are killed, memory, hostile clients.
 
-python benchmarks/serving.py [MODEL] [--workers 1] [--only speed crowd kills memory] [--json FILE]
+python benchmarks/serving.py [MODEL] [--workers 1] [--only speed crowd kills memory siege] [--json FILE]
 
 MODEL is a translator of dates, by default saved_models/dates/saved_model, and every answer is compared with the right
 date. A client sends a text, waits for the answer and sends the next, over one connection.
@@ -9,6 +9,8 @@ date. A client sends a text, waits for the answer and sends the next, over one c
     crowd    128 clients for a minute
     kills    64 clients for a minute, while the worker that has served longest is killed every 5 seconds
     memory   64 clients send 20,000 requests; the memory of all processes of the server after each tenth
+    siege    4 clients that connect for each request, before and during an attack by those of `benchmarks/hostile.py`,
+             with at most 1,024 open files; then SIGTERM, while 16 requests wait for their answers
 
 Clients and server share the cores. `--address http://127.0.0.1:8501` sends the requests of `speed` and `crowd` to a
 server that runs already.
@@ -34,6 +36,7 @@ from keras_tfm import tasks
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAUSE = 5  # seconds between kills
+FILES = 1024  # that a besieged server may have open
 
 
 def main():
@@ -47,12 +50,13 @@ def main():
     parser.add_argument("--seconds", type=float, default=10, help="duration of each row of `speed`")
     parser.add_argument("--minute", type=float, default=60, help="seconds of `crowd` and `kills`")
     parser.add_argument("--requests", type=int, default=20_000, help="number of requests for `memory`")
+    parser.add_argument("--hostile", type=int, default=1000, help="number of half-open connections for `siege`")
     parser.add_argument("--json", type=pathlib.Path, help="file to write all figures to")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the server too
     rows = []
     for name in options.only:
-        with running(options) as (address, server):
+        with running(options, name) as (address, server):
             rows += CASES[name](options, Load(address), server)
     print("\n| what | clients | requests/s | p50 ms | p99 ms | answers | wrong | MB |\n" + "| --- " * 8 + "|")
     for row in rows:
@@ -110,21 +114,46 @@ def memory(options, load, server):
     yield {"what": "memory", "clients": 64, "answers": answers, "wrong": wrong, "memory": used}
 
 
-CASES = {"speed": speed, "crowd": crowd, "kills": kills, "memory": memory}
+def siege(options, load, server):
+    asyncio.run(load.run(4, 1, reconnect=True))
+    quiet = asyncio.run(load.run(4, options.seconds, reconnect=True))
+    yield {"what": "before the siege", **quiet, "memory": [resident(server.process.pid)]}
+    command = [sys.executable, ROOT / "benchmarks/hostile.py", load.port, "--half_open", str(options.hostile)]
+    with subprocess.Popen([*command, "--seconds", str(options.seconds + 20)], stdout=subprocess.DEVNULL) as hostile:
+        try:
+            time.sleep(3)
+            row, most = asyncio.run(watch(load.run(4, options.seconds, reconnect=True), server))
+            yield {"what": "siege", **row, "memory": [most]}
+            yield asyncio.run(load.stop(server.process))
+        finally:
+            hostile.kill()
+
+
+async def watch(running, server):
+    """The result of a coroutine, and the most megabytes that the server had meanwhile."""
+    task, most = asyncio.create_task(running), 0
+    while not task.done():
+        most = max(most, resident(server.process.pid))
+        await asyncio.wait([task], timeout=0.1)
+    return task.result(), most
+
+
+CASES = {"speed": speed, "crowd": crowd, "kills": kills, "memory": memory, "siege": siege}
 
 
 # ── the server ──
 
 
 @contextlib.contextmanager
-def running(options):
+def running(options, name):
     """The address of a server that is ready, and the `Server`, unless it ran already."""
     if options.address:
         yield options.address, None
         return
     flags = ["--port", "0", "--workers", str(options.workers), "--no-log"]
     command = [sys.executable, "-m", "keras_tfm", "serve", str(options.model), *flags]
-    with tempfile.TemporaryFile() as log, subprocess.Popen(command, stderr=log) as process:
+    limited = ["prlimit", f"--nofile={FILES}"] if name == "siege" else []
+    with tempfile.TemporaryFile() as log, subprocess.Popen([*limited, *command], stderr=log) as process:
         try:
             server = Server(process, log)
             yield server.wait_until_ready(), server
@@ -186,19 +215,26 @@ class Load:
         head = ["POST /v1/models/translator:predict HTTP/1.1", f"Host: {self.host}", f"Content-Length: {len(body)}"]
         return "\r\n".join([*head, "", ""]).encode() + body
 
-    async def run(self, clients, seconds=float("inf"), requests=None):
+    async def run(self, clients, seconds=float("inf"), requests=None, reconnect=False):
         """Sends requests for some seconds, or some number of them; returns figures."""
         answers, wrong, times = collections.Counter(), [], []
         numbers = iter(range(requests if requests is not None else sys.maxsize))
         start = time.perf_counter()
-        client = (self._client(numbers, start + seconds, answers, wrong, times) for _ in range(clients))
+        arguments = numbers, start + seconds, answers, wrong, times, reconnect
+        client = (self._client(*arguments) for _ in range(clients))
         await asyncio.gather(*client)
         elapsed = time.perf_counter() - start
         cuts = statistics.quantiles(times, n=100) if len(times) > 1 else [0.0] * 99
-        found = {"clients": clients, "rate": len(times) / elapsed, "p50": 1000 * cuts[49], "p99": 1000 * cuts[98]}
+        found = {
+            "clients": clients,
+            "rate": len(times) / elapsed,
+            "p50": 1000 * cuts[49],
+            "p90": 1000 * cuts[89],
+            "p99": 1000 * cuts[98],
+        }
         return found | {"answers": dict(answers.most_common()), "wrong": len(wrong)}
 
-    async def _client(self, numbers, end, answers, wrong, times):
+    async def _client(self, numbers, end, answers, wrong, times, reconnect):
         connection = None
         while time.perf_counter() < end and (number := next(numbers, None)) is not None:
             request, date = self.requests[number % len(self.requests)]
@@ -218,8 +254,30 @@ class Load:
                     wrong.append((number, body))
             elif status == 503:
                 await asyncio.sleep(1)  # as `Retry-After` says
+            if reconnect:
+                connection[1].close()
+                connection = None
         if connection:
             connection[1].close()
+
+    async def stop(self, process):
+        """Stops a server while 16 requests wait for their answers; returns figures."""
+        answers, start = collections.Counter(), time.perf_counter()
+        connections = [await asyncio.open_connection(self.host, int(self.port)) for _ in range(16)]
+        waiting = [asyncio.create_task(exchange(*one, self.requests[0][0])) for one in connections]
+        await asyncio.sleep(0.003)
+        process.terminate()
+        for answer in await asyncio.gather(*waiting, return_exceptions=True):
+            answers[type(answer).__name__ if isinstance(answer, Exception) else answer[0]] += 1
+        await asyncio.to_thread(process.wait, 60)
+        seconds = time.perf_counter() - start
+        return {
+            "what": f"stopped after {seconds:.1f} s",
+            "clients": 16,
+            "answers": answers,
+            "wrong": 0,
+            "seconds": seconds,
+        }
 
 
 async def exchange(reader, writer, request):

@@ -1,0 +1,96 @@
+"""A log that nobody reads keeps nobody waiting."""
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+
+import pytest
+from conftest import once
+from http_server import TEXTS, needs_extra, served
+
+from keras_tfm.serving import log as logs
+
+pytestmark = once
+
+
+@pytest.fixture
+def pipe():
+    read, write = os.pipe()
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)  # bytes that fit in before somebody reads
+    yield read, write
+    for end in (read, write):
+        with contextlib.suppress(OSError):
+            os.close(end)
+
+
+def lines(read, last):
+    """What has been written, up to a line with some word."""
+    text = b""
+    while last not in text:
+        text += os.read(read, 4096)
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_lines_are_written_in_their_order(pipe):
+    log = logs.Log(pipe[1])
+    log.say(event="one", text="é\ud83d")
+    log.say(event="two")
+    first, second = lines(pipe[0], b"two")
+    assert (first["event"], first["text"], second["event"]) == ("one", "é?", "two") and first["time"] <= second["time"]
+    log.close()
+
+
+def test_lines_that_nobody_reads_are_dropped_and_counted(pipe):
+    log, start = logs.Log(pipe[1]), time.perf_counter()
+    for _ in range(3 * logs.CAPACITY):
+        log.say(event="unread")
+    assert time.perf_counter() - start < 2
+    os.set_blocking(pipe[0], True)
+    while log._waiting.qsize() > logs.CAPACITY // 2:
+        os.read(pipe[0], 4096)
+    log.say(event="last")
+    dropped = [line["lines"] for line in lines(pipe[0], b"last")[1:] if line["event"] == "lines dropped"]
+    assert len(dropped) == 1 and logs.CAPACITY < dropped[0] < 2 * logs.CAPACITY
+
+
+def test_closing_a_log_that_nobody_reads_ends(pipe):
+    log, start = logs.Log(pipe[1]), time.perf_counter()
+    for _ in range(logs.CAPACITY):
+        log.say(event="unread")
+    log.close(0.2)
+    assert time.perf_counter() - start < 5
+
+
+def test_what_happens_often_is_a_line_a_second(pipe, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    log = logs.Log(pipe[1])
+    for _ in range(500):
+        now[0] += 0.01
+        log.say_seldom("slow", event="slow")
+        log.say_seldom("other", event="other")
+    log.say(event="last")
+    events = [(line["event"], line.get("times", 1)) for line in lines(pipe[0], b"last")]
+    slow = [times for event, times in events if event == "slow"]
+    assert slow[0] == 1 and 4 <= len(slow) <= 6 and len(events) == 2 * len(slow) + 1
+    assert all(95 <= times <= 105 for times in slow[1:])
+
+
+@needs_extra
+@pytest.mark.xdist_group("serving")
+def test_a_server_goes_on_if_nobody_reads_its_standard_error(pipe, tmp_path):
+    log = tmp_path / "log"
+    with served(log, "--max_wait=0", ready=False, stderr=pipe[1]) as server:
+        text = b""
+        while b"worker ready" not in text:
+            text += os.read(pipe[0], 4096)
+        log.write_bytes(text)
+        for _ in range(60):  # of which 4096 bytes hold about half
+            assert server.post(TEXTS[:1])[0] == 200
+        os.kill(server.worker(), 9)  # the next one may write to standard error too
+        server.wait(lambda: server.metric("worker_restarts_total") == 1 and server.is_ready())
+        assert server.post(TEXTS[:1])[0] == 200
+        server.process.terminate()
+        assert server.process.wait(10) == 0
