@@ -11,7 +11,7 @@ import zlib
 import numpy as np
 
 from keras_tfm import files, text
-from keras_tfm.arguments import positive, rate
+from keras_tfm.arguments import one_of, positive, rate
 from keras_tfm.progress import Progress
 
 CHUNK = 10_000  # pairs that are encoded together
@@ -115,6 +115,12 @@ class Sequences:
     def __len__(self):
         return len(self.ends)
 
+    def in_order(self):
+        """Whether the sequences follow each other, and fill the tokens."""
+        parts = (self.ends[first : first + 2**20 + 1] for first in range(0, len(self), 2**20))  # takes little memory
+        increase = all((np.diff(part) >= 0).all() for part in parts)
+        return increase and self.ends[0] >= 0 and self.ends[-1] == len(self.tokens)
+
     def starts(self, indices):
         return np.where(indices > 0, self.ends[indices - 1], 0)
 
@@ -143,12 +149,28 @@ class TokenPairs:
             raise ValueError(f"`folder` must be one that `encode_pairs` wrote. Received: folder={str(folder)!r}")
         remedy = f"delete {folder} to encode the texts again"
         self.meta = files.read_json(folder / "meta.json", ("count", "dtype", "fingerprint", "files"), remedy)
-        for name, checksum in self.meta["files"].items():
-            files.check(folder / name, checksum, remedy)
-        self.sources, self.targets = (Sequences(folder, side, self.meta["dtype"]) for side in ("source", "target"))
+        with files.reading(folder / "meta.json", remedy):
+            one_of("dtype", self.meta["dtype"], DTYPES)  # of objects, NumPy would follow pointers from the file
+            for name in FILES:
+                files.check(folder / name, self.meta["files"][name], remedy)
+            self.sources, self.targets = (Sequences(folder, side, self.meta["dtype"]) for side in ("source", "target"))
+            if not all(len(side) == self.meta["count"] and side.in_order() for side in (self.sources, self.targets)):
+                raise ValueError("the ends of its sequences are not those of so many pairs of texts")
 
     def __len__(self):
         return len(self.sources)
+
+
+def sample_sources(run, count=20):
+    """Some sources that a run validates or trains on, as strings; [] if the folder has no texts, or damaged ones."""
+    run = pathlib.Path(run)
+    for name in ("valid", "train-0"):
+        with contextlib.suppress(ValueError, OSError):
+            pairs = TokenPairs(run / "data" / name)
+            names = [path for path in (run / "source_tokenizer", run / "tokenizer") if path.exists()]
+            places = np.linspace(0, len(pairs) - 1, min(count, len(pairs)), dtype=int)
+            return text.load_tokenizer(names[0]).decode([pairs.sources[place] for place in places])
+    return []
 
 
 def encode_pairs(

@@ -4,15 +4,20 @@ import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
 import pathlib
 import shutil
+import stat
 import zipfile
 
 import numpy as np
 
 DATES = pathlib.Path(__file__).parent / "shipped" / "dates"  # the translator of dates that comes with the package
 RESTORE = "restore it from a copy, or make it again"
+# What is read is bounded, so that a hostile file of a few bytes cannot take all memory.
+LARGEST_JSON = 2**24  # bytes; a vocabulary of 256,000 pieces takes 5 MB
+EXPANSION, SLACK = 20, 2**16  # an archive may hold so many times its own size, and so many bytes more
 
 
 class DamagedFile(ValueError):
@@ -44,7 +49,7 @@ def whole(path):
     path = pathlib.Path(path)
     settle(path)
     private, new, old = _private(path)
-    if private.is_symlink() or not private.is_dir():
+    if private.is_symlink() or private.exists() and not private.is_dir():
         private.unlink(missing_ok=True)  # a link is removed, never followed
     with writing(path), locked(private):
         try:
@@ -73,17 +78,25 @@ def settle(path):
         _remove(private)
 
 
+FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
+REFUSED = errno.EROFS, errno.EACCES, errno.EPERM
+
+
 @contextlib.contextmanager
 def writing(path):
-    """Turns any error caused by a full disk into an `OSError` that says so and names `path`."""
+    """Turns an error caused by a disk that is full, or must not be written, into an `OSError` that names `path`."""
     try:
         yield
     except Exception as error:
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        full = full or os.strerror(errno.ENOSPC) in str(error)  # TensorFlow raises errors of its own
-        existing = next(folder for folder in pathlib.Path(path).absolute().parents if folder.exists())
-        if full or shutil.disk_usage(existing).free < 2**12:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+        number = getattr(error, "errno", None)
+        if number is None:  # TensorFlow raises errors of its own
+            said = (code for code in (errno.ENOSPC, *REFUSED) if os.strerror(code) in str(error))
+            existing = next(folder for folder in pathlib.Path(path).absolute().parents if folder.exists())
+            number = next(said, errno.ENOSPC if shutil.disk_usage(existing).free < 2**12 else None)
+        number = errno.ENOSPC if number in FULL else number
+        elsewhere = getattr(error, "filename", None) and _private(path)[0].name not in str(error.filename)
+        if number == errno.ENOSPC or number in REFUSED and not elsewhere:
+            raise OSError(number, os.strerror(number), str(path)) from error
         raise
 
 
@@ -173,9 +186,27 @@ def reading(path, remedy=RESTORE):
         raise DamagedFile(path, error, remedy) from error
 
 
+def opened(path):
+    """Opens a regular file for reading. A pipe or a device is refused: it may have no end, or never begin."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise DamagedFile(path, "is not a regular file")
+    return open(descriptor, "rb")
+
+
+def read_bytes(path, most=math.inf):
+    """The content of a regular file of at most so many bytes."""
+    with opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise DamagedFile(path, f"has {size:,} bytes, and may have {most:,}")
+        return file.read()
+
+
 def checksum(path):
     """SHA-256 of a file, in hexadecimal."""
-    with open(path, "rb") as file:
+    with opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -187,9 +218,24 @@ def check(path, expected, remedy=RESTORE):
         raise DamagedFile(path, "its checksum does not match", remedy)
 
 
+@contextlib.contextmanager
+def archive_of(path, remedy=RESTORE):
+    """Opens a .keras or .npz file, after a check that what it holds is not out of proportion to its size."""
+    with reading(path, remedy), opened(path) as file, zipfile.ZipFile(file) as archive:
+        members, size = archive.infolist(), os.fstat(file.fileno()).st_size
+        unpacked = sum(member.file_size for member in members)
+        if unpacked > EXPANSION * size + SLACK or sum(member.compress_size for member in members) > size:
+            raise ValueError(f"its {size:,} bytes would become {unpacked:,}")
+        if any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in members):
+            raise ValueError("it is compressed in a way that is not supported")
+        if any(member.filename.endswith(".json") and member.file_size > LARGEST_JSON for member in members):
+            raise ValueError(f"a .json file in it has more than {LARGEST_JSON:,} bytes")
+        yield archive
+
+
 def check_zip(path, remedy=RESTORE):
     """Raises an error unless all parts of a .keras or .npz file match their checksums."""
-    with reading(path, remedy), zipfile.ZipFile(path) as archive:
+    with archive_of(path, remedy) as archive:
         damaged = archive.testzip()
     if damaged is not None:
         raise DamagedFile(path, f"the checksum of {damaged} in it does not match", remedy)
@@ -206,7 +252,7 @@ def read_json(path, required=(), remedy=RESTORE):
     """Reads a dict that `write_json` wrote, or one without a checksum."""
     path = pathlib.Path(path)
     with reading(path, remedy):
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_bytes(path, LARGEST_JSON))
         if not isinstance(content, dict):
             raise ValueError("must be a JSON object")
         found = content.pop("checksum", None)
@@ -232,6 +278,9 @@ def write_manifest(folder, name="translator.json", /, **settings):
 def read_manifest(folder, name="translator.json", required=()):
     """Reads the settings that `write_manifest` wrote, after checking every file."""
     folder = pathlib.Path(folder)
+    for path in folder.rglob("*"):
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise DamagedFile(path, "is not a regular file")
     settings = read_json(folder / name, required)
     files = settings.pop("files", {})
     for name, expected in files.items() if isinstance(files, dict) else ():
@@ -249,5 +298,39 @@ def read_arrays(path, remedy=RESTORE, names=None):
     """Reads the dict of arrays that `write_arrays` wrote, or only those with some names, which is quicker."""
     if names is None:
         check_zip(path, remedy)
-    with reading(path, remedy), open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in names or arrays.files}
+    with archive_of(path, remedy) as archive:
+        names = [name.removesuffix(".npy") for name in archive.namelist()] if names is None else names
+        return {name: _read_array(archive, archive.getinfo(f"{name}.npy")) for name in names}
+
+
+def _read_array(archive, member):
+    """An array of an .npz file, after a check that it has the size that it declares."""
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        shape, _, dtype = read_header[version](file)
+        if dtype.hasobject or math.prod(shape) * dtype.itemsize != member.file_size - file.tell():
+            raise ValueError(f"{member.filename} in it is not the array that it declares")
+    with archive.open(member) as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def size_of_arrays(path):
+    """How many arrays an .npz file or the weights of a .keras file hold, and how many bytes they take."""
+    with archive_of(path) as archive:
+        if "model.weights.h5" not in archive.namelist():
+            return len(archive.namelist()), sum(member.file_size for member in archive.infolist())
+        import h5py
+
+        sizes = []
+
+        def visit(name, item):
+            if isinstance(item, h5py.Dataset):
+                # it can declare an array of any size without holding it
+                if item.external or item.is_virtual or item.id.get_storage_size() < item.nbytes:
+                    raise ValueError(f"{name} in it declares {item.nbytes:,} bytes that it does not hold")
+                sizes.append(item.nbytes)
+
+        with archive.open("model.weights.h5") as file, h5py.File(file) as weights:
+            weights.visititems(visit)
+        return len(sizes), sum(sizes)

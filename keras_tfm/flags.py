@@ -6,7 +6,8 @@ import pathlib
 import re
 
 import keras_tfm
-from keras_tfm.exported import RUNNERS
+from keras_tfm.exported import MIN_AGREEMENT, RUNNERS
+from keras_tfm.extras import BACKENDS
 from keras_tfm.recipes import RECIPES, Recipe, kind, resolve
 from keras_tfm.serving import Settings
 from keras_tfm.tasks import TASKS
@@ -20,10 +21,18 @@ def positive(text):
     return number
 
 
+def share(text):
+    """A number from 0 to 1."""
+    number = float(text)
+    if not 0 <= number <= 1:
+        raise ValueError
+    return number
+
+
 OPTIONS = {field.name: field for field in dataclasses.fields(Recipe)}
 SERVING = {field.name: field for field in dataclasses.fields(Settings)}
 PATH = {"type": pathlib.Path}
-BACKEND = {"choices": ("tensorflow", "jax", "torch"), "help": "Keras backend (default: that of KERAS_BACKEND)"}
+BACKEND = {"choices": BACKENDS, "help": "Keras backend (default: that of KERAS_BACKEND)"}
 MODEL = "folder of a run (`keras-tfm train`, finished or not) or of a saved translator"
 SHIPPED = "; by default, the date translator that comes with the package"
 # Command → what it does, and its arguments.
@@ -43,7 +52,7 @@ ARGUMENTS = {
         "--recipe": {
             "choices": tuple(RECIPES),
             "default": "default",
-            "help": "default; quick (a first look); small_corpus (slow, best on 29,000 pairs); paper (base model)",
+            "help": "default; quick (1,500 steps); small_corpus (slow, best on 29,000 pairs); paper (base model)",
         },
         "--out": {**PATH, "default": "runs/latest", "help": "folder of the run (default: %(default)s)"},
         "--source": {**PATH, "help": "text file, one text per line, plain or .gz; or a .tsv with both texts"},
@@ -57,7 +66,8 @@ ARGUMENTS = {
         "model": {**PATH, "nargs": "?", "help": f"{MODEL}, or of an export{SHIPPED}"},
         "files": {**PATH, "nargs": "*", "help": "text files, plain or .gz; none: standard input"},
         "--text": {"action": "append", "help": "a text to translate; can be given several times"},
-        "--out": {**PATH, "help": "file for the translations instead of standard output"},
+        "--out": {**PATH, "help": "new file for the translations, instead of standard output"},
+        "--overwrite": {"action": "store_true", "help": "replace the file if it exists, once all is translated"},
     },
     "evaluate": {
         "model": {**PATH, "help": f"{MODEL}, or of an export"},
@@ -77,13 +87,19 @@ ARGUMENTS = {
         "--format": {"choices": tuple(RUNNERS), "required": True},
         "--out": {**PATH, "required": True, "help": "folder to write; an earlier export there is replaced"},
         "--precision": {
-            "choices": ("float32", "float16", "int8"),
-            "help": "precision of the weights (default: int8 for web, float32 for all others); float16 makes LiteRT "
-            "files smaller, not faster",
+            "choices": tuple(dict.fromkeys(name for runner in RUNNERS.values() for name in runner.precisions)),
+            "help": "precision of the weights (default: int8 for web, float32 for all others); LiteRT and web have "
+            "float16, which makes files smaller, not faster, and int8; CTranslate2 has all",
         },
         "--texts": {
             **PATH,
-            "help": "sentences to compare on, one per line (default: five sentences); a page shows the first twelve",
+            "help": "sentences to compare on, one per line (default: some that the run was trained or validated on); a "
+            "page shows the first twelve",
+        },
+        "--min_agreement": {
+            "type": share,
+            "help": "least similarity of its translations to the model's, from 0, which accepts any export, to 1 "
+            f"(default: {MIN_AGREEMENT['float32']}, for int8 {MIN_AGREEMENT['int8']})",
         },
         "--title": {"help": "title of a page (default: Translator)"},
         "--runtime": {**PATH, "help": "folder with LiteRT.js, for a page (default: node_modules)"},
@@ -103,17 +119,17 @@ ARGUMENTS = {
     },
     "info": {"model": {**PATH, "nargs": "?", "help": f"{MODEL}, or of an export{SHIPPED}"}},
 }
-# Arguments of `Translator`.
+AS_SAVED = "fixed in an export; without a flag, as a saved translator says, or by default"
+DECODES = ("translate", "evaluate", "export", "serve")  # commands with the next flags, arguments of `Translator`
 DECODING = {
     "--beams": {"type": positive, "help": "number of hypotheses kept; 1 is greedy search (default: 4)"},
     "--length_penalty": {"type": float, "help": "divide scores by the length to this power (default: 0.6)"},
     "--thorough": {
-        "action": "store_true",
-        "default": argparse.SUPPRESS,
+        "action": argparse.BooleanOptionalAction,
         "help": "search until no better translation can be found, which takes longer and seldom finds one",
     },
     "--batch_size": {"type": positive, "help": "number of texts translated together (default: 64)"},
-    "--max_length": {"type": positive, "help": "maximum tokens per text (default: 512; for exports 128)"},
+    "--max_length": {"type": positive, "help": "maximum tokens per text (default: 512; for exports at most 128)"},
     "--no_repeat_ngram": {"type": int, "help": "never repeat a sequence of this many tokens (default: 0, off)"},
 }
 
@@ -141,16 +157,17 @@ def parse(argv):
     return arguments
 
 
-def in_terms_of_flags(message, arguments=()):
-    """An error message of the library, with flags for options of `Recipe` and for the command's other arguments.
-
-    An argument "model" is not a flag but a folder, as in all commands except `train`, where it is an option.
+def in_terms_of_flags(message, command="train"):
+    """An error message of the library, with the flags of a command for the arguments that they set.
 
     >>> in_terms_of_flags("`steps` must be a positive integer. Received: steps=0")
     '--steps must be a positive integer. Received: steps=0'
     """
-    names = {*OPTIONS, *SERVING, *arguments}.difference(["model"] if "model" in arguments else [])
-    flags = {name: f"--{name}" for name in names} | {"folder": "--out", "valid": "--valid_source"}
+    flags = [*ARGUMENTS[command], *(DECODING if command in DECODES else ())]
+    names = [flag.removeprefix("--") for flag in flags if flag.startswith("--")]
+    names += {"train": OPTIONS, "serve": SERVING}.get(command, ())
+    flags = {name: f"--{name}" for name in names} | {"valid": "--valid_source", "compare_on": "--texts"}
+    flags["folder"] = "--out" if command in ("train", "export", "import") else "`model`"
     return re.sub(r"`(\w+)`", lambda match: flags.get(match[1], match[0]), message)
 
 
@@ -183,8 +200,8 @@ def _parser():
         if name == "serve":
             for flag, field in SERVING.items():
                 command.add_argument(f"--{flag}", **_derived(field))
-        if name in ("translate", "evaluate", "export", "serve"):
-            group = command.add_argument_group("decoding (fixed in an export)", argument_default=argparse.SUPPRESS)
+        if name in DECODES:
+            group = command.add_argument_group(f"decoding ({AS_SAVED})", argument_default=argparse.SUPPRESS)
             for flag, options in DECODING.items():
                 if (name, flag) != ("serve", "--batch_size"):  # which is `--max_batch` there
                     group.add_argument(flag, **options)

@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import zipfile
 
 from keras_tfm import exported, files, text
 
@@ -31,7 +30,7 @@ def describe(folder):
     if models:
         kind = "saved translator" + (f" of {len(models)} models" if len(models) > 1 else "")
         with files.reading(models[0]):
-            return [("kind", kind), *_model(models[0]), *_tokenizers(folder), ("size", size)]
+            return [("kind", kind), *_model(models[0]), *_tokenizers(folder), *_settings(folder), ("size", size)]
     more = "; only the state of a `TrainingRun`" if (folder / "state.npz").exists() else ""
     raise FileNotFoundError(f"{folder}: contains no run, no saved translator and no export{more}")
 
@@ -64,7 +63,7 @@ def _model(path):
     import h5py
 
     config, sizes = _config(path), {}
-    with zipfile.ZipFile(path) as archive, archive.open("model.weights.h5") as file, h5py.File(file) as weights:
+    with files.archive_of(path) as archive, archive.open("model.weights.h5") as file, h5py.File(file) as weights:
         weights.visititems(lambda name, item: sizes.update({name: getattr(item, "size", 0)}))  # groups have no size
     yield "model", _architecture(config)
     yield "parameters", f"{sum(size for name, size in sizes.items() if 'seed_generator' not in name):,}"
@@ -74,13 +73,20 @@ def _model(path):
 
 def _config(path):
     files.check_zip(path)
-    with files.reading(path), zipfile.ZipFile(path) as archive:
+    with files.archive_of(path) as archive:
         return {"metadata": {}, **json.loads(archive.read("config.json"))["config"]}
 
 
 def _architecture(config):
     sizes = ", ".join(f"{name} {config[name]}" for name in SIZES if config.get(name) is not None)
     return f"{config.get('name')}, vocabulary {config.get('vocab_size')}, {sizes}"
+
+
+def _settings(folder):
+    path = folder / "translator.json"
+    found = files.read_json(path) if path.exists() else {}
+    shown = [f"{name} {value}" for name, value in found.items() if name not in ("format", "files")]
+    return [("settings", ", ".join(shown))] if shown else []  # none in folders of earlier versions
 
 
 def _tokenizers(folder):

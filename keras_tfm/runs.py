@@ -33,7 +33,7 @@ from keras import ops
 from keras_tfm import files, models, text
 from keras_tfm.arguments import check, positive
 from keras_tfm.backend import devices, machine, tensors
-from keras_tfm.progress import duration
+from keras_tfm.progress import duration, redraws
 
 START_OVER = "delete it; then the same command starts over, or `keras-tfm finish` uses the last checkpoint"
 CHECKPOINTS = "[0-9]*.npz"  # files in checkpoints/, named by step
@@ -97,6 +97,9 @@ class TrainingRun(keras.callbacks.Callback):
                 self.wait()
                 self.restore(model)  # `fit` has finalized the optimizer as at the end of training
             self.wait()
+            if devices.is_first() and self.step and not (self.folder / "state.npz").exists():  # someone deleted it
+                self.save(self.arrays(), with_checkpoint=not self.step % self.steps_per_epoch)
+                self.wait()
             model.optimizer.finalize_variable_values(model.trainable_variables)  # the moving average, if any
             if devices.is_first():
                 self.write_metrics()
@@ -211,7 +214,7 @@ class TrainingRun(keras.callbacks.Callback):
         self.saved_step = step
         kept = checkpoints(self.folder)[-self.keep :]
         for path in {*(self.folder / "checkpoints").glob(CHECKPOINTS)}.difference(kept):
-            path.unlink()
+            path.unlink(missing_ok=True)
 
     def wait(self):
         """Waits until everything is written; raises the error if that failed."""
@@ -280,7 +283,8 @@ class TimeEstimate(keras.callbacks.Callback):
         if next(self.number) == self.AFTER:
             step, left = float(np.median(np.diff(self.times))), self.steps - self.run.first_step - batch - 1
             hint = f"\n{self.hint}" if self.hint and left * step > self.LONG else ""
-            print(f"\nabout {duration(left * step)} for {left:,} steps of {step:.2g} s{hint}", file=sys.stderr)
+            newline = "\n" * redraws()  # after Keras' bar
+            print(f"{newline}about {duration(left * step)} for {left:,} steps of {step:.2g} s{hint}", file=sys.stderr)
 
 
 # ── reading a run ──
@@ -331,18 +335,59 @@ def average_checkpoints(model, paths):
 
 def load_tokenizers(folder):
     """A list of the shared tokenizer, or of the source and target tokenizers."""
-    names = next((names for names in TOKENIZERS if (folder / names[0]).exists()), TOKENIZERS[0])
+    names = next((names for names in TOKENIZERS if any((folder / name).exists() for name in names)), TOKENIZERS[0])
+    for path in (folder / name / "tokenizer.json" for name in names):
+        files.settle(path.parent)
+        if not path.exists():
+            remedy = "the same `keras-tfm train` command writes it again" if is_run(folder) else files.RESTORE
+            raise FileNotFoundError(f"{path}: is missing; {remedy}")
     return [text.load_tokenizer(folder / name) for name in names]
 
 
+def check_tokenizers(folder, tokenizers):
+    """Raises an error unless these are the tokenizers that a run was started with."""
+    if [text.fingerprint(tokenizer) for tokenizer in tokenizers] != read_config(folder)["tokenizers"]:
+        names = " and ".join(TOKENIZERS[len(tokenizers) - 1])
+        raise ValueError(f"{folder}: must have the tokenizers that the run was started with. Received: another {names}")
+
+
+def write_tokenizers(folder, tokenizers):
+    """Writes the tokenizers of a run that its folder does not have already."""
+    for name, tokenizer in zip(TOKENIZERS[len(tokenizers) - 1], tokenizers, strict=True):
+        try:
+            same = text.fingerprint(text.load_tokenizer(folder / name)) == text.fingerprint(tokenizer)
+        except ValueError:  # missing or damaged
+            same = False
+        if not same:
+            text.save_tokenizer(tokenizer, folder / name)
+
+
+PLAIN = ("keras.initializers", "keras.activations", "keras.quantizers", "builtins")  # what options of a model may be
+
+
 def load_keras(path):
-    """The model of a .keras file; nothing in the file is executed."""
+    """The model of a .keras file, with finite weights; nothing in it is executed, no more is built than it holds."""
     files.check_zip(path)
+    with files.archive_of(path) as archive:
+        config = json.loads(archive.read("config.json"))
+        kind = keras.saving.get_registered_object(str(config["registered_name"]))
+        if not (isinstance(kind, type) and issubclass(kind, models.SequenceModel)):
+            raise ValueError(f"holds a {config['class_name']}, not a model of keras_tfm.models")
+        _check_plain(config["config"])
+        models.check_capacity(config["config"], *files.size_of_arrays(path))
     with files.reading(path):
         model = keras.models.load_model(path, compile=False)  # `safe_mode` is on by default
-    if not isinstance(model, models.SequenceModel):
-        raise files.DamagedFile(path, f"holds a {type(model).__name__}, not a model of keras_tfm.models")
+    model.check_finite(path)
     return model
+
+
+def _check_plain(value):
+    """Raises an error if a configuration holds layers or models, which Keras would build, of any size."""
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_plain(inner)
+    module = value.get("module") if isinstance(value, dict) else None
+    if str(module).partition(".")[0] == "keras" and module not in PLAIN:
+        raise ValueError(f"an option of the model must not be of {module}")
 
 
 def load_model(folder):
@@ -367,6 +412,7 @@ def finish(folder, average=1):
     """
     folder = pathlib.Path(folder)
     model, found, steps = _average_of_last(folder, average)
+    check_tokenizers(folder, load_tokenizers(folder))
     step, path = found[-1]
     with files.whole(folder / "model.keras") as new:
         model.save(new)
@@ -391,9 +437,6 @@ def model_of(config):
 def _average_of_last(folder, count):
     """The model with the mean of a run's last `count` snapshots, these as [(step, path)], and the run's total steps."""
     config, state = read_config(folder), _read_state(folder)
-    with files.reading(folder / "config.json", START_OVER):
-        # float32 for decoding, whatever the precision of training
-        model = model_of(config["model"] | {"dtype": "float32"})
     found = [(int(path.stem), path) for path in checkpoints(folder)]
     if state["step"] > max((step for step, _ in found), default=0):
         found.append((state["step"], folder / "state.npz"))
@@ -402,8 +445,15 @@ def _average_of_last(folder, count):
             f"{folder}: nothing is trained yet; `keras-tfm train` saves every few minutes and when it is interrupted"
         )
     found = found[-count:]
+    held = files.size_of_arrays(found[-1][1])
+    with files.reading(folder / "config.json", START_OVER):
+        _check_plain(config["model"])
+        models.check_capacity(config["model"], *held)
+        # float32 for decoding, whatever the precision of training
+        model = model_of(config["model"] | {"dtype": "float32"})
+        steps = positive("steps", config["steps"])
     average_checkpoints(model, [path for _, path in found])
-    step, steps = found[-1][0], config["steps"]
+    step = found[-1][0]
     model.metadata = {"tokenizers": config["tokenizers"], "step": step, "averaged": len(found)}
     model.metadata["finished"] = step >= steps or state["patience"] is not None
     return model, found, steps

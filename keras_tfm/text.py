@@ -16,6 +16,9 @@ from keras_tfm import extras, files
 from keras_tfm.arguments import one_of, positive, rate
 
 PAD, START, END, UNKNOWN = SPECIALS = range(4)
+# Where a `Translator` splits texts.
+SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])\s*")
+LINE_END = re.compile(r"\r?\n")
 
 COMMON = dict(pad_id=PAD, bos_id=START, eos_id=END, unk_id=UNKNOWN, normalization_rule_name="identity", minloglevel=2)
 COMMON |= dict(character_coverage=1.0, input_sentence_size=1_000_000, shuffle_input_sentence=True)
@@ -150,7 +153,7 @@ class SentencePieceTokenizer(Tokenizer):
     @classmethod
     def load(cls, folder):
         with files.reading(folder / "sentencepiece.model"):
-            return cls((folder / "sentencepiece.model").read_bytes())
+            return cls(files.read_bytes(folder / "sentencepiece.model"))
 
 
 class MarianTokenizer(Tokenizer):
@@ -205,7 +208,7 @@ class MarianTokenizer(Tokenizer):
     def load(cls, folder):
         vocabulary = files.read_json(folder / "vocabulary.json", required=("pieces",))["pieces"]
         with files.reading(folder / "sentencepiece.model"):
-            return cls((folder / "sentencepiece.model").read_bytes(), vocabulary)
+            return cls(files.read_bytes(folder / "sentencepiece.model"), vocabulary)
 
 
 def _bytes_of(piece):

@@ -7,8 +7,8 @@ from conftest import BYTES, encode, once, random_texts, texts_of
 
 from keras_tfm import data
 from keras_tfm.data import ParallelFiles, TokenPairs, encode_pairs
-from keras_tfm.files import DamagedFile
-from keras_tfm.text import ByteTokenizer, train_tokenizer
+from keras_tfm.files import DamagedFile, checksum, read_json, write_json
+from keras_tfm.text import ByteTokenizer, save_tokenizer, train_tokenizer
 
 pytestmark = once
 
@@ -249,6 +249,30 @@ def test_an_end_while_files_change_places_leaves_nothing_that_looks_whole(calls,
         TokenPairs(tmp_path)
 
 
+def test_what_a_token_file_says_about_itself_is_not_believed(tmp_path):
+    """Neither a type of pointers, which NumPy would follow, nor sequences outside of the tokens."""
+    encode(random_texts(5), tmp_path)
+    meta, ends = read_json(tmp_path / "meta.json"), np.fromfile(tmp_path / "target.ends", "int64")
+
+    def refused(**changes):
+        checksums = {name: checksum(tmp_path / name) for name in data.FILES}
+        write_json(tmp_path / "meta.json", meta | {"files": checksums} | changes)
+        with pytest.raises(DamagedFile, match="meta.json: damaged"):
+            TokenPairs(tmp_path)
+
+    for dtype in ("O", "object", "float32", "V100000", "int64", None, ["uint16"]):
+        refused(dtype=dtype)
+    for wrong in ({}, {name: meta["files"][name] for name in data.FILES[:3]}, None):
+        refused(files=wrong)
+    refused(count=6)
+    for wrong in (ends[::-1], ends - 10**15, ends + 1, ends[:0], np.r_[ends[:-1], ends[-2]]):
+        wrong.tofile(tmp_path / "target.ends")
+        refused()
+    ends.tofile(tmp_path / "target.ends")
+    (tmp_path / "target.tokens").write_bytes(b"123")
+    refused()
+
+
 def test_other_files_of_the_folder_are_left_alone(tmp_path):
     corpus = write(tmp_path / "corpus.tsv", "a\tb\n")
     for max_length in (5, 6):
@@ -299,3 +323,14 @@ def test_bad_arguments(make, words):
 def test_something_must_be_left(texts, tmp_path):
     with pytest.raises(ValueError, match=rf"`pairs` must hold texts of 1 to 256 tokens. Received: {len(texts)} pairs"):
         encode(texts, tmp_path)
+
+
+def test_sources_of_a_run_are_sampled_as_strings(tmp_path):
+    assert data.sample_sources(tmp_path) == []
+    save_tokenizer(BYTES, tmp_path / "tokenizer")
+    encode([(f"über {n}", "b") for n in range(50)], tmp_path / "data" / "train-0")
+    assert data.sample_sources(tmp_path, 3) == ["über 0", "über 24", "über 49"]
+    encode([("a", "b")], tmp_path / "data" / "valid")
+    assert data.sample_sources(tmp_path) == ["a"]
+    (tmp_path / "data" / "valid" / "source.tokens").write_bytes(b"x")
+    assert len(data.sample_sources(tmp_path)) == 20

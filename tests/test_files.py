@@ -1,7 +1,9 @@
+import io
 import json
 import os
 import subprocess
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -198,6 +200,78 @@ def test_a_manifest_notices_every_file(tmp_path):
     (tmp_path / "tokenizer/words").unlink()
     with pytest.raises(files.DamagedFile, match="tokenizer/words.*is missing"):
         files.read_manifest(tmp_path)
+
+
+def test_an_archive_holds_no_more_than_suits_its_size(tmp_path):
+    path = tmp_path / "bomb.npz"
+
+    def refused(reason):
+        for read in (files.read_arrays, files.check_zip, files.size_of_arrays):
+            with pytest.raises(files.DamagedFile, match=f"bomb.npz: damaged.*{reason}"):
+                read(path)
+
+    np.savez_compressed(path, a=np.zeros(2**22))  # 32 MB
+    assert path.stat().st_size < 2**16
+    refused("bytes would become 33,554,")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("a.npy", b"a")
+    refused("compressed in a way that is not supported")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.npy", bytes(2**17))
+        archive.filelist.extend(archive.filelist * 9)  # ten names for the same bytes
+    refused("bytes would become")
+    np.savez_compressed(path, a=np.random.default_rng(0).integers(0, 9, 2**20))  # which hardly holds more than it takes
+    assert files.read_arrays(path)["a"].shape == (2**20,)
+
+
+@pytest.mark.parametrize("shape, dtype", [((10**12,), "<f4"), ((2**32, 2**32), "<f4"), ((-1,), "<f4"), ((3,), "|O")])
+def test_an_array_has_the_size_that_it_declares(shape, dtype, tmp_path):
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": dtype, "fortran_order": False, "shape": shape})
+    with zipfile.ZipFile(tmp_path / "arrays.npz", "w") as archive:
+        archive.writestr("a.npy", header.getvalue() + bytes(24))
+    with pytest.raises(files.DamagedFile, match="a.npy in it is not the array that it declares"):
+        files.read_arrays(tmp_path / "arrays.npz")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    path = tmp_path / "translator.json"
+    os.mkfifo(path)
+    for read in (files.read_json, files.read_arrays, files.check_zip, files.checksum, files.read_bytes):
+        with pytest.raises(files.DamagedFile, match="translator.json: .*is not a regular file"):
+            read(path)
+    files.write_json(tmp_path / "settings.json", {"files": {}})
+    with pytest.raises(files.DamagedFile, match="translator.json: .*is not a regular file"):
+        files.read_manifest(tmp_path, "settings.json")
+
+
+def test_a_json_file_may_not_be_huge(tmp_path):
+    with open(tmp_path / "huge.json", "wb") as file:
+        file.truncate(files.LARGEST_JSON + 1)
+    with pytest.raises(files.DamagedFile, match="has 16,777,217 bytes, and may have 16,777,216"):
+        files.read_json(tmp_path / "huge.json")
+    with zipfile.ZipFile(tmp_path / "model.keras", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("config.json", bytes(files.LARGEST_JSON + 1))
+        archive.writestr("other", os.urandom(2**20), zipfile.ZIP_STORED)
+    with pytest.raises(files.DamagedFile, match="a .json file in it has more than 16,777,216 bytes"):
+        files.check_zip(tmp_path / "model.keras")
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/full"), reason="mounting a small disk takes root")
+def test_a_disk_that_must_not_be_written_is_not_called_full(tmp_path):
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", tmp_path], capture_output=True).returncode:
+        pytest.skip("a small disk cannot be mounted here")
+    try:
+        files.write_json(tmp_path / "state.json", {"a": 1})
+        with pytest.raises(OSError), open(tmp_path / "filler", "wb") as file:
+            file.write(bytes(2**17))
+        subprocess.run(["mount", "-o", "remount,ro", tmp_path], check=True)
+        for write in (files.write_json, files.write_arrays):
+            with pytest.raises(OSError, match=r"Read-only file system: '.*state.json'"):
+                write(tmp_path / "state.json", {"a": 2})
+        assert files.read_json(tmp_path / "state.json") == {"a": 1}
+    finally:
+        subprocess.run(["umount", tmp_path])
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/full"), reason="mounting a small disk takes root")

@@ -12,8 +12,11 @@ import subprocess
 import sys
 import zipfile
 
+import fuzz
 import numpy as np
 import pytest
+import test_marian
+import test_marian_archive
 from conftest import BACKEND, BYTES, IN_TENSORFLOW, SIZES, array, eagerly, once, spread
 
 from keras_tfm import cli, exported, files, information, runs, text
@@ -160,6 +163,33 @@ def test_a_tokenizer_of_a_foreign_class_is_refused(name, sentinel, tmp_path):
         text.load_tokenizer(tmp_path)
 
 
+# ── sizes ──
+
+
+@once
+@pytest.mark.parametrize("cases", [15, pytest.param(300, marks=pytest.mark.slow)])
+def test_a_hostile_file_takes_neither_much_time_nor_memory(cases, saved, texts, tmp_path):
+    """Files that ask for more than any machine has: those of `fuzz.NAMED`, and as many random ones."""
+    shutil.copytree(saved, tmp_path / "saved")
+    with eagerly():
+        cli.run(command(texts, tmp_path / "run"))
+    (tmp_path / "run/model.keras").unlink()
+    shutil.move(tmp_path / "run/data/train-0", tmp_path / "tokens")
+    for name in ("data", "tensorboard"):
+        shutil.rmtree(tmp_path / "run" / name)
+    test_marian.write(tmp_path / "marian")
+    test_marian_archive.write_archive(tmp_path / "archive")
+    Translator.load(saved, beams=2, max_length=24).export(tmp_path / "export", "ctranslate2")
+    program = [sys.executable, pathlib.Path(__file__).with_name("fuzz.py"), tmp_path, "0", str(cases)]
+    run = subprocess.run(program, capture_output=True, text=True)
+    found = [json.loads(line) for line in run.stdout.splitlines()]
+    assert run.returncode == 0 and len(found) == len(fuzz.NAMED) + cases, run.stderr
+    slow = [case for case in found if case["seconds"] > 10 or case["megabytes"] > 200]
+    odd = [case for case in found for expected, _, said in case["errors"] if not expected or "\n" in said]
+    assert not slow and not odd, (slow, odd)
+    assert all(case["errors"] for case in found[: len(fuzz.NAMED)]), found
+
+
 # ── foreign files ──
 
 
@@ -219,7 +249,7 @@ def test_links_that_wait_for_a_lock_or_translations_lead_nowhere(saved, texts, t
     for path in (partial, tmp_path / "out"):
         path.unlink(missing_ok=True)
         path.symlink_to(foreign)
-    cli.run(argv)
+    cli.run([*argv, "--overwrite"])
     assert foreign.read_text() == "of someone else" and not (tmp_path / "out").is_symlink()
 
 
@@ -275,6 +305,10 @@ def test_training_on_a_full_disk_goes_on_when_there_is_room(texts, disk, tmp_pat
 
     for kilobytes in (0, 16, 24, 32, 100, 160):
         full(kilobytes)
+    subprocess.run(["mount", "-o", "remount,ro", place], check=True)  # full, and must not be written either
+    with pytest.raises(SystemExit, match=r"^keras-tfm: error: [^\n]*run/.lock: Read-only file system$"):
+        cli.run(command(texts, run))
+    subprocess.run(["mount", "-o", "remount,rw", place], check=True)
     leave(2**21)
     cli.run(command(texts, run))
     expected = weights(run)

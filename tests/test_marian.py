@@ -137,6 +137,40 @@ def test_logits_are_those_of_the_reference(changes, tmp_path):
     assert (translator.beams, translator.options["length_penalty"]) == (3, 0.8)
 
 
+def write_generation(folder, **entries):
+    (folder / "generation_config.json").write_text(json.dumps(entries))
+
+
+@pytest.mark.parametrize("forced", [None, 0])
+def test_the_search_is_that_of_the_folder_and_is_saved(forced, tmp_path):
+    config, _ = write(tmp_path / "given")
+    pieces = {number: piece for piece, number in json.loads((tmp_path / "given/vocab.json").read_text()).items()}
+    banned = [[config["pad_token_id"]], [0], [1], [7], [7], [9], [5, 6]]
+    entries = {"num_beams": 3, "length_penalty": 0.8, "max_length": 20, "forced_eos_token_id": forced}
+    entries |= {"min_length": 2, "no_repeat_ngram_size": 4, "early_stopping": "never", "bad_words_ids": banned}
+    write_generation(tmp_path / "given", **entries)
+    with pytest.warns(UserWarning, match=r"generation_config.json: 1 `bad_words_ids` of several tokens are ignored"):
+        translator = Translator.from_marian(tmp_path / "given")
+    assert (translator.beams, translator.max_length) == (3, 19 if forced is None else 18)
+    names = translator.target_tokenizer.names()
+    assert [names[number - 4] for number in translator.settings["forbidden"][1:]] == [pieces[7], pieces[9]]
+    expected = {"length_penalty": 0.8, "min_length": 2, "no_repeat_ngram": 4, "thorough": True}
+    assert translator.settings["forbidden"][0] == 3 and expected.items() <= translator.settings.items()
+    translator.save(tmp_path / "saved")
+    assert Translator.load(tmp_path / "saved").settings == translator.settings
+    (tmp_path / "given/generation_config.json").unlink()
+    (tmp_path / "given/config.json").write_text(json.dumps(config | {"max_length": 20}))  # forced, if it says nothing
+    assert Translator.from_marian(tmp_path / "given").max_length == 18
+
+
+def test_a_wrong_entry_of_the_search_is_named(tmp_path):
+    write(tmp_path)
+    for name, value in {"max_length": "512", "num_beams": 0, "bad_words_ids": [[9999]], "max_new_tokens": 1.5}.items():
+        write_generation(tmp_path, **{name: value})
+        with pytest.raises(ValueError, match=rf"generation_config.json: damaged.*`{name}` must be"):
+            Translator.from_marian(tmp_path)
+
+
 def test_tokenizer(tmp_path):
     write(tmp_path)
     translator = Translator.from_marian(tmp_path)
@@ -185,6 +219,19 @@ def test_damaged_folders_are_refused(name, content, message, tmp_path):
     with pytest.raises((ValueError, OSError), match=message) as error:
         Translator.from_marian(tmp_path)
     assert "\n" not in str(error.value)
+
+
+def test_sizes_are_not_believed(tmp_path):
+    config, _ = write(tmp_path)
+    for name in ("vocab_size", "encoder_layers", "encoder_ffn_dim"):
+        other = {"encoder_ffn_dim": {"decoder_ffn_dim": 10**9}, "vocab_size": {"decoder_vocab_size": 10**9}}
+        (tmp_path / "config.json").write_text(json.dumps(config | {name: 10**9} | other.get(name, {})))
+        with pytest.raises(ValueError, match=r"model.safetensors: damaged.*its configuration describes .* cannot hold"):
+            Translator.from_marian(tmp_path)
+    write(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"num_beams": 1000000000}')
+    with pytest.raises(ValueError, match="`beams` must be at most 1,024. Received: beams=1000000000"):
+        Translator.from_marian(tmp_path)
 
 
 def test_a_truncated_or_wrong_checkpoint_is_refused(tmp_path):
@@ -299,6 +346,27 @@ def test_translations_are_those_of_transformers(changes, peers, tmp_path):
         else:
             found = decoding.beam_search(*steps, source, 24, beams=beams, length_penalty=0.6)[0][:, 0]
         assert [text.strip() for text in translator.target_tokenizer.decode(np.array(found))] == theirs
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@pytest.mark.usefixtures("one_width")
+@pytest.mark.parametrize("forced", [None, 0])
+def test_a_translation_without_an_end_stops_where_that_of_transformers_does(forced, peers, tmp_path):
+    model, tokenizer = save_peer(peers, tmp_path, **PEERS["swish, shared"])
+    model.final_logits_bias[0, 0] = -50  # never ends by itself
+    model.save_pretrained(tmp_path)
+    names = {"pad_token_id": "pad_token_id", "decoder_start_token_id": "pad_token_id", "eos_token_id": "eos_token_id"}
+    search = {"num_beams": 1, "max_length": 24, "forced_eos_token_id": forced}
+    search["bad_words_ids"] = [[model.config.pad_token_id], [4], [6]]
+    write_generation(tmp_path, **search, **{name: getattr(model.config, of) for name, of in names.items()})
+    peer = peers.MarianMTModel.from_pretrained(tmp_path).eval()
+    # of fewer tokens than `max_length`, but enough that a translation may be as long
+    texts = [text for text in sentences(50) if 5 < len(tokenizer(text)["input_ids"]) < 20][:8]
+    ids = peer.generate(**tokenizer(texts, return_tensors="pt", padding=True))
+    assert ids.shape == (8, 24)
+    translator = Translator.from_marian(tmp_path)
+    assert [text.strip() for text in translator(texts)] == tokenizer.batch_decode(ids, skip_special_tokens=True)
 
 
 @pytest.mark.slow

@@ -57,6 +57,20 @@ def test_an_entry_that_is_not_supported_is_named(entry, value, tmp_path):
         Translator.from_marian(tmp_path)
 
 
+def test_sizes_are_not_believed(tmp_path):
+    write_archive(tmp_path)
+    names = (tmp_path / "opus.vocab.yml").read_text()
+    (tmp_path / "opus.vocab.yml").write_text(f"{names}more: 2000000000\n")
+    with pytest.raises(ValueError, match=r"model.npz: damaged.*describes .* which its .* bytes cannot hold"):
+        Translator.from_marian(tmp_path)
+    (tmp_path / "opus.vocab.yml").write_text(f"{names}more: &a 7\nothers: *a\n")
+    with pytest.raises(ValueError, match=r"opus.vocab.yml: damaged.*an alias of YAML is not supported"):
+        Translator.from_marian(tmp_path)
+    write_archive(tmp_path, **{"enc-depth": 10**9})
+    with pytest.raises(ValueError, match=r"model.npz: damaged.*describes 1,000,000,001 layers"):
+        Translator.from_marian(tmp_path)
+
+
 def test_damaged_archives_are_refused(tmp_path):
     write_archive(tmp_path)
     (tmp_path / "opus.vocab.yml").write_text("!!python/object/apply:os.system ['true']")

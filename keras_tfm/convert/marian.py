@@ -10,16 +10,19 @@ features  sines and cosines of positions alternate here. There, all sines come f
 """
 
 import math
+import os
 import pathlib
+import warnings
+import zipfile
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_tfm import extras, files
-from keras_tfm.arguments import check, one_of
+from keras_tfm.arguments import check, one_of, positive
 from keras_tfm.convert.marian_archive import Archive
-from keras_tfm.models import transformer
-from keras_tfm.text import PAD, MarianTokenizer
+from keras_tfm.models import check_capacity, transformer
+from keras_tfm.text import END, PAD, START, MarianTokenizer
 
 # Layers of a block: ours → theirs, and whether they read or write features.
 LAYERS = {
@@ -61,21 +64,27 @@ def read(folder):
     """Reads the model and the tokenizers of a folder, and how it searches, as arguments of `Translator`."""
     folder = pathlib.Path(folder)
     huggingface, marian = (folder / "config.json").exists(), [*folder.glob("*.npz")]
-    rule = "a folder with config.json of Hugging Face or an .npz of Marian"
-    check("folder", str(folder), folder.is_dir() and (huggingface or marian), rule)
+    if not huggingface and not marian:
+        raise ValueError(f"{folder}: must be a folder with config.json of Hugging Face or an .npz of Marian")
     archive = None if huggingface else Archive(folder)
     config = read_config(folder, archive)
+    arguments, tensors = arguments_of(config), archive or Tensors(folder)
+    with files.reading(tensors.path):
+        check_capacity(arguments, *tensors.size)
     names = ["vocab.json", "vocab.json" if config["share_encoder_decoder_embeddings"] else "target_vocab.json"]
     orders, tokenizers = [], []
     for side, name, entry in zip(("source", "target"), names, ("vocab_size", "decoder_vocab_size"), strict=True):
         vocabulary = archive.vocabulary if archive else read_vocabulary(folder / name)
         orders.append(order_of_ids(config, vocabulary, config[entry], folder / name))
         with files.reading(folder / f"{side}.spm"):
-            model = (folder / f"{side}.spm").read_bytes()
+            model = files.read_bytes(folder / f"{side}.spm")
             tokenizers.append(MarianTokenizer(model, names_in_order(vocabulary, orders[-1])))
-    model = model_of(config, orders)
-    fill(model, archive or Tensors(folder), orders)
-    return model, tokenizers, {} if archive else search_options(folder)
+    sizes = {"vocab_size": len(orders[0])}
+    if arguments["target_vocab_size"] is not None:
+        sizes["target_vocab_size"] = len(orders[1])
+    model = transformer(**arguments | sizes)
+    fill(model, tensors, orders)
+    return model, tokenizers, {} if archive else search_options(folder, orders[-1])
 
 
 def read_config(folder, archive=None):
@@ -124,12 +133,12 @@ def order_of_features(width):
     return np.arange(width).reshape(2, -1).T.reshape(-1)
 
 
-def model_of(config, orders):
-    """A `transformer` with new weights."""
+def arguments_of(config):
+    """The arguments of `transformer` for a config."""
     shared = config["share_encoder_decoder_embeddings"] and config["tie_word_embeddings"]  # untied, all are apart
-    return transformer(
-        vocab_size=len(orders[0]),
-        target_vocab_size=None if shared else len(orders[1]),
+    return dict(
+        vocab_size=config["vocab_size"],
+        target_vocab_size=None if shared else config["decoder_vocab_size"],
         model_dim=config["d_model"],
         num_layers=config["encoder_layers"],
         num_decoder_layers=config["decoder_layers"],
@@ -146,20 +155,22 @@ def model_of(config, orders):
 
 
 class Tensors:
-    """The tensors of a checkpoint by name, as float32 arrays."""
+    """The tensors of a checkpoint by name, as float32 arrays; `size` is their number and at most so many bytes."""
 
     def __init__(self, folder):
         self.path = folder / "model.safetensors"
         pickled = folder / "pytorch_model.bin"
-        if self.path.exists() or not pickled.exists():
-            with files.reading(self.path):
-                self.file = extras.load("safetensors").safe_open(self.path, "numpy")
-                self.names = {*self.file.keys()}
-        else:
-            self.path = pickled
-            with files.reading(self.path):
+        self.path = self.path if self.path.exists() or not pickled.exists() else pickled
+        with files.reading(self.path), files.opened(self.path) as file:
+            if self.path == pickled:
+                if zipfile.is_zipfile(file):  # earlier versions of PyTorch did not write an archive
+                    with files.archive_of(self.path):
+                        pass
                 self.file = extras.load("torch").load(pickled, map_location="cpu", weights_only=True)
-                self.names = {*self.file}
+            else:
+                self.file = extras.load("safetensors").safe_open(self.path, "numpy")
+            self.names = {*self.file.keys()}
+            self.size = len(self.names), os.fstat(file.fileno()).st_size
 
     def get(self, name, shape):
         if name.endswith("embed_tokens.weight") and name not in self.names:
@@ -246,9 +257,48 @@ def fill(model, tensors, orders):
         variable.assign(array)
 
 
-def search_options(folder):
-    """Arguments of `Translator` from generation_config.json, or from config.json where there is none."""
+# Their options of the search → ours.
+SEARCH = {"num_beams": "beams", "length_penalty": "length_penalty", "min_length": "min_length"}
+SEARCH |= {"no_repeat_ngram_size": "no_repeat_ngram"}
+
+
+def search_options(folder, order):
+    """Arguments of `Translator` from generation_config.json, or from config.json where there is none.
+
+    Their `max_length` counts the start token, which ours does not, and with a `forced_eos_token_id` an end token that
+    is not the model's choice. Ours bounds sources too.
+
+    Args:
+        folder: that of the model.
+        order: their id for each of ours, of the target.
+    """
     path = folder / "generation_config.json"
-    found = files.read_json(path if path.exists() else folder / "config.json")
-    names = {"beams": "num_beams", "length_penalty": "length_penalty"}
-    return {"length_penalty": 1.0} | {ours: found[name] for ours, name in names.items() if found.get(name) is not None}
+    forced = None if path.exists() else 0  # what is assumed if there is no `forced_eos_token_id`
+    path = path if path.exists() else folder / "config.json"
+    found = {"forced_eos_token_id": forced} | files.read_json(path)
+    found = {name: value for name, value in found.items() if value is not None}
+    options = {"length_penalty": 1.0} | {ours: found[name] for name, ours in SEARCH.items() if name in found}
+    options |= {"thorough": True} if found.get("early_stopping") == "never" else {}
+    with files.reading(path):
+        positive("num_beams", found.get("num_beams", 1))
+        longest = positive("max_length", found.get("max_length"), optional=True)
+        if "max_new_tokens" in found:  # which takes precedence
+            longest = positive("max_new_tokens", found["max_new_tokens"]) + 1
+        if longest is not None:
+            options["max_length"] = max(longest - 1 - ("forced_eos_token_id" in found), 1)
+        options["forbidden"], ignored = forbidden_tokens(found.get("bad_words_ids", []), order)
+    if ignored:
+        warnings.warn(f"{path}: {ignored} `bad_words_ids` of several tokens are ignored", stacklevel=4)
+    return options
+
+
+def forbidden_tokens(banned, order):
+    """Our ids of `bad_words_ids` that are single tokens, and the number of longer ones, which have no counterpart.
+
+    Padding, start and end are left out: the first two are never written, and `transformers` ignores the last.
+    """
+    ours = {int(theirs): number for number, theirs in enumerate(order)}
+    fine = all(number in ours for words in banned for number in words)
+    check("bad_words_ids", banned, fine, "lists of ids of the vocabulary")
+    single = {ours[words[0]] for words in banned if len(words) == 1}
+    return sorted(single - {PAD, START, END}), sum(len(words) > 1 for words in banned)

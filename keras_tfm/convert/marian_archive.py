@@ -37,6 +37,7 @@ class Archive:
 
     Attributes:
         path: the .npz file.
+        size: number of arrays, and of their bytes.
         config: what Hugging Face's config.json would say.
         vocabulary: a dict from pieces to ids, completed by "<pad>", with which Hugging Face's decoder starts.
     """
@@ -44,13 +45,14 @@ class Archive:
     def __init__(self, folder):
         (self.path,) = folder.glob("*.npz")
         self.arrays = files.read_arrays(self.path)
+        self.size = len(self.arrays), sum(array.nbytes for array in self.arrays.values())
         with files.reading(self.path):
-            found = extras.load("yaml").safe_load(bytes(self.arrays[CONFIGURATION].astype("uint8")).rstrip(b"\0"))
+            found = parse_yaml(bytes(self.arrays[CONFIGURATION].astype("uint8")).rstrip(b"\0"))
             entries = {name: one_of(name, found.get(name, allowed[0]), allowed) for name, allowed in ENTRIES.items()}
             sizes = {theirs: int(found[name]) for name, theirs in SIZES.items()}
         paths = sorted(folder.glob("*vocab.yml"))
         with files.reading(paths[0] if paths else folder / "vocab.yml"):
-            names = extras.load("yaml").safe_load((paths[0] if paths else folder / "vocab.yml").read_bytes())
+            names = parse_yaml(files.read_bytes(paths[0] if paths else folder / "vocab.yml", files.LARGEST_JSON))
             self.vocabulary = {str(piece): int(number) for piece, number in names.items()}
             pad = self.vocabulary["<pad>"] = 1 + max(self.vocabulary.values())
             specials = {"eos_token_id": self.vocabulary["</s>"], "pad_token_id": pad, "decoder_start_token_id": pad}
@@ -70,6 +72,19 @@ class Archive:
             if array.shape != shape:
                 raise ValueError(f"{theirs(name)} must have the shape {shape}. Received: {array.shape}")
             return array
+
+
+def parse_yaml(content):
+    """What YAML says, without aliases, by which a few lines could stand for more than any memory holds."""
+    yaml = extras.load("yaml")
+
+    class Loader(yaml.SafeLoader):
+        def compose_node(self, parent, index):
+            if self.check_event(yaml.AliasEvent):
+                raise ValueError("an alias of YAML is not supported")
+            return super().compose_node(parent, index)
+
+    return yaml.load(content, Loader)
 
 
 def theirs(name):
