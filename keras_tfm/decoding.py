@@ -68,6 +68,11 @@ class Constraints:
         chosen.last = ops.take(self.last, places, axis=0) if ops.is_tensor(self.last) else self.last
         return chosen
 
+    @property
+    def may_exclude_all(self):
+        """Whether there may be positions at which no token is allowed; if not, the end token always is."""
+        return self.min_length > 1
+
     def most_probable(self, logits, k, position, written):
         """The `k` most probable tokens that may follow `written` (rows, l) at `position`.
 
@@ -78,7 +83,7 @@ class Constraints:
             log probabilities and ids, (rows, k) each, best first; `NEVER` where fewer than `k` tokens may follow.
         """
         kernel = kernels.current()
-        if self.prefix is None and self.no_repeat_ngram == 0 and self.min_length <= 1:
+        if self.prefix is None and self.no_repeat_ngram == 0 and not self.may_exclude_all:
             values, ids = kernel.top_k(logits, k, self.forbidden)
             normaliser = kernel.log_normaliser(logits, values, ids)
         else:
@@ -125,6 +130,8 @@ class Constraints:
 def greedy(start, step, sources, max_length, room=None, **constraints):
     """Writes the most probable token at each position, until all rows have ended.
 
+    A row in which no token is allowed at some position, by `min_length` and other constraints, becomes all zeros.
+
     Args:
         start, step: of a model, see the module docstring.
         sources: ids (batch, source length).
@@ -163,8 +170,8 @@ def sample(
             raise ValueError(f"`{name}` must be above 0 and at most 1. Received: {name}={share}")
     if isinstance(seed, (int, np.integer)):
         seed = keras.random.uniform((ops.shape(sources)[0], max_length), seed=int(seed))
-    draw = {"chances": seed, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-    return _OneByOne(start, step, sources, max_length, None, constraints).decode(functools.partial(_draw, **draw))
+    draw = functools.partial(_draw, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    return _OneByOne(start, step, sources, max_length, None, constraints).decode(draw, seed)
 
 
 def beam_search(
@@ -200,8 +207,8 @@ def beam_search(
             ended now. That takes fewer steps, and seldom misses a longer hypothesis with a better score.
 
     Returns:
-        ids (batch, n_best, max_length), zeros after the end token, and scores (batch, n_best), best first; `NEVER`
-        marks slots with no hypothesis.
+        ids (batch, n_best, max_length), zeros after the end token, and scores (batch, n_best), best first. Slots with
+        no hypothesis have zeros as ids and the score `NEVER`.
     """
     if positive("n_best", n_best) > positive("beams", beams):
         raise ValueError(f"`n_best` must be at most {beams=}. Received: {n_best=}")
@@ -297,12 +304,15 @@ class _Search:
 
 
 class _OneByOne(_Search):
-    """Writes one token per row and step: the most probable one, or the one that `draw(logits, position)` returns."""
+    """Writes one token per row and step: the most probable one, or the one that `draw(logits, uniforms)` returns."""
 
-    def decode(self, draw=None):
+    def decode(self, draw=None, uniforms=None):
+        """Decodes; `uniforms` (b, l) are the random numbers of each row, of which `draw` is given a column."""
         self.draw = draw
-        written, done = ops.zeros((self.batch, self.max_length), "int32"), ops.zeros((self.batch,), "bool")
-        return self.run(self.batch, self.cache, written=written, done=done)
+        state = {"written": ops.zeros((self.batch, self.max_length), "int32"), "done": ops.zeros((self.batch,), "bool")}
+        if uniforms is not None:
+            state["uniforms"] = ops.convert_to_tensor(uniforms)  # not in `draw`: groups take their rows of the state
+        return self.run(self.batch, self.cache, **state)
 
     def result(self, state):
         return state["written"]
@@ -314,10 +324,17 @@ class _OneByOne(_Search):
     def advance(self, state):
         position, done, written = state["position"], state["done"], state["written"]
         logits, cache = self.step(state["tokens"], position, state["cache"])
-        if self.draw is None:
+        if self.draw is None and not self.constraints.may_exclude_all:
             chosen = self.constraints.most_probable(_last(logits), 1, position, written)[1]
         else:
-            chosen = self.draw(self.constraints.masked(_last(logits), position, written), position)
+            scores = self.constraints.masked(_last(logits), position, written)
+            if self.draw is None:
+                chosen = kernels.current().top_k(scores, 1)[1]
+            else:
+                chosen = self.draw(scores, ops.take(state["uniforms"], position, axis=1)[:, None])
+            if self.constraints.may_exclude_all:  # a row that cannot go on has no translation, as in a beam search
+                stuck = ops.logical_and(ops.logical_not(done), ops.max(scores, axis=-1) < NEVER / 2)
+                done, written = ops.logical_or(done, stuck), ops.where(ops.expand_dims(stuck, 1), PAD, written)
         tokens = ops.where(ops.expand_dims(done, 1), PAD, chosen)
         written = kernels.current().slice_update(written, (0, position), tokens)
         ends = ops.logical_or(tokens[:, 0] == END, position >= self.constraints.last)
@@ -325,8 +342,8 @@ class _OneByOne(_Search):
         return {**state, **new, "cache": cache}
 
 
-def _draw(scores, position, chances, temperature, top_k, top_p, min_p):
-    """Draws tokens (b, 1) by their scores (b, v), see `sample`."""
+def _draw(scores, uniforms, temperature, top_k, top_p, min_p):
+    """Draws tokens (b, 1) by their scores (b, v) and random numbers (b, 1), see `sample`."""
     scores = scores / temperature
     lowest = []  # scores that a token must reach
     if top_k is not None:
@@ -343,8 +360,8 @@ def _draw(scores, position, chances, temperature, top_k, top_p, min_p):
         scores = ops.where(scores < threshold, NEVER, scores)
     # A random number in [0, 1) chooses the token whose share of the cumulated probabilities it falls into.
     shares = ops.cumsum(ops.softmax(scores), axis=-1)
-    chance = ops.take(chances, position, axis=1)[:, None] * shares[:, -1:]
-    return ops.cast(ops.sum(ops.cast(shares <= chance, "int32"), axis=-1, keepdims=True), "int32")
+    chosen = shares <= uniforms * shares[:, -1:]
+    return ops.cast(ops.sum(ops.cast(chosen, "int32"), axis=-1, keepdims=True), "int32")
 
 
 class _BeamSearch(_Search):
@@ -367,7 +384,8 @@ class _BeamSearch(_Search):
         parents = ops.zeros(shape, dtype="int32")
         cache = map_hypotheses(functools.partial(_repeated, n=self.beams), self.cache)
         ended = self.run(self.batch * self.beams, cache, alive=alive, ended=ended, parents=parents)
-        return ended["ids"][:, : self.n_best], ops.maximum(ended["scores"][:, : self.n_best], NEVER)
+        ids, scores = (ended[name][:, : self.n_best] for name in ("ids", "scores"))
+        return ops.where(ops.expand_dims(scores > NEVER / 2, -1), ids, PAD), ops.maximum(scores, NEVER)
 
     def result(self, state):
         return state["ended"]

@@ -80,33 +80,39 @@ def flat_places(places, size):
 
 
 def joined_dense(product, x, layers, add_bias=ops.add):
-    """Outputs of dense layers with one input (…, features), by one `product(x, kernel)`; all have biases, or none."""
-    joined = product(x, _joined([layer.kernel for layer in layers], (x.shape[-1], -1)))
+    """Outputs of dense layers with one input (…, features), by one `product(x, kernel)`; all have biases, or none.
+
+    They are computed in the layers' compute dtype: Keras casts weights and inputs only inside of a layer's call.
+    """
+    dtype = layers[0].compute_dtype
+    joined = product(ops.cast(x, dtype), _joined([layer.kernel for layer in layers], (x.shape[-1], -1), dtype))
     if layers[0].bias is not None:
-        joined = add_bias(joined, _joined([layer.bias for layer in layers], (-1,)))
+        joined = add_bias(joined, _joined([layer.bias for layer in layers], (-1,), dtype))
     sizes = [math.prod(layer.kernel.shape) // x.shape[-1] for layer in layers]
     parts = ops.split(joined, np.cumsum(sizes)[:-1].tolist(), axis=-1) if len(layers) > 1 else [joined]
     outputs = []
     for layer, part in zip(layers, parts, strict=True):
-        shape = *ops.shape(x)[:-1], *_output_shape(layer, x.shape[-1])
+        shape = *ops.shape(x)[:-1], *_output_shape(layer)
         activation = relu if layer.activation is keras.activations.relu else layer.activation
         outputs.append(activation(tensors.reshape(part, shape)))
     return outputs
 
 
-def _output_shape(layer, features):
-    """(units,) or (heads, head_dim): the axes of a kernel that follow those of the features."""
-    first, *rest = layer.kernel.shape
-    while first < features:
-        first *= rest.pop(0)
-    return rest
+def _output_shape(layer):
+    """(units,) or (heads, head_dim): the axes of a kernel that its layer does not contract with the features."""
+    if isinstance(layer, keras.layers.Dense):
+        return layer.kernel.shape[1:]
+    inputs, outputs = layer.equation.split("->")
+    axes = zip(inputs.split(",")[1], layer.kernel.shape, strict=True)
+    return [size for axis, size in axes if axis in outputs]
 
 
-def _joined(weights, shape):
+def _joined(weights, shape, dtype):
     """Weights in this shape, joined along the last axis."""
     if len(weights) == 1:
-        return ops.reshape(weights[0], shape)
-    return current().once(lambda: ops.concatenate([ops.reshape(weight, shape) for weight in weights], axis=-1))
+        return ops.reshape(ops.cast(weights[0], dtype), shape)
+    parts = (ops.reshape(ops.cast(weight, dtype), shape) for weight in weights)  # made inside of `once`
+    return current().once(lambda: ops.concatenate([*parts], axis=-1))
 
 
 def dense(x, *layers, add_bias=ops.add):

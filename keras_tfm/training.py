@@ -1,5 +1,6 @@
 """Schedules, loss, metrics and callbacks for training a Transformer with `compile` and `fit`."""
 
+import pathlib
 import time
 
 import keras
@@ -45,20 +46,30 @@ SCHEDULES = {
 }
 
 
+def labels_of(y_true, y_pred):
+    """Labels as int32, (batch, length) for logits (batch, length, vocab_size), (batch,) for (batch, classes)."""
+    labels = ops.cast(y_true, "int32")
+    return ops.squeeze(labels, -1) if len(labels.shape) == len(y_pred.shape) else labels
+
+
 def token_weights(labels, sample_weight=None):
-    """The weight of each label: 0 for padding, otherwise 1 or its sample weight; (batch, length) in float32."""
-    weights = ops.cast(ops.not_equal(labels, 0), "float32")
+    """The weight of each label in float32: its sample weight or 1, but 0 for padding, the label 0 in (batch, length).
+
+    Labels (batch,) are classes, all of which count.
+    """
+    weights = ops.not_equal(labels, 0) if len(labels.shape) == 2 else ops.ones_like(labels)
+    weights = ops.cast(weights, "float32")
     if sample_weight is None:
         return weights
     sample_weight = ops.cast(sample_weight, "float32")
-    if len(sample_weight.shape) not in (1, 2):
+    if len(sample_weight.shape) not in (1, len(labels.shape)):
         shape = tuple(sample_weight.shape)
         raise ValueError(f"`sample_weight` must be (batch,) or (batch, length). Received: sample_weight.shape={shape}")
-    return weights * (sample_weight if len(sample_weight.shape) == 2 else sample_weight[:, None])
+    return weights * (sample_weight if len(sample_weight.shape) == len(labels.shape) else sample_weight[:, None])
 
 
 def token_mean(values, weights):
-    """Weighted mean of values (batch, length) with weights (batch, length)."""
+    """Weighted mean of values with weights of the same shape."""
     return mean_over_replicas(ops.sum(values * weights), ops.sum(weights))
 
 
@@ -74,7 +85,8 @@ class SmoothedCrossentropy(keras.losses.Loss):
         reduction: always "mean_with_sample_weight".
 
     Call arguments:
-        y_true, y_pred: labels (batch, length), 0 for padding; logits (batch, length, vocab_size).
+        y_true, y_pred: labels (batch, length), 0 for padding, and logits (batch, length, vocab_size); or, for a
+            classifier, labels (batch,), all of which count, and logits (batch, classes).
         sample_weight: None, (batch,) or (batch, length): the loss is the weighted mean.
 
     >>> loss = SmoothedCrossentropy(smoothing=0.1)
@@ -90,7 +102,8 @@ class SmoothedCrossentropy(keras.losses.Loss):
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         """Ignores the mask that Keras attaches to `y_pred`: the labels show which of them are padding."""
-        y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
+        y_pred = ops.convert_to_tensor(y_pred)
+        y_true = labels_of(y_true, y_pred)
         weights = token_weights(y_true, sample_weight)
         loss = token_mean(self.call(y_true, y_pred), weights)
         return loss + self.r_drop / 2 * self.disagreement(y_true, y_pred, weights) if self.r_drop else loss
@@ -105,7 +118,8 @@ class SmoothedCrossentropy(keras.losses.Loss):
         half = y_true.shape[0] // 2 if y_true.shape[0] else ops.shape(y_true)[0] // 2
         first, second = (ops.log_softmax(ops.cast(y, "float32")) for y in (y_pred[:half], y_pred[half : 2 * half]))
         divergence = ops.sum((ops.exp(first) - ops.exp(second)) * (first - second), axis=-1) / 2
-        twins = ops.all(ops.equal(y_true[:half], y_true[half : 2 * half]), axis=1, keepdims=True)
+        twins = ops.equal(y_true[:half], y_true[half : 2 * half])
+        twins = ops.all(twins, axis=1, keepdims=True) if len(twins.shape) == 2 else twins
         return token_mean(divergence, ops.where(twins, weights[:half], 0.0))
 
     def get_config(self):
@@ -114,7 +128,7 @@ class SmoothedCrossentropy(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
 class TokenAccuracy(keras.metrics.Mean):
-    """Share of labels, ignoring padding, that have the largest logit.
+    """Share of labels, ignoring padding as `SmoothedCrossentropy` does, that have the largest logit.
 
     >>> metric = TokenAccuracy()
     >>> metric.update_state(np.array([[1, 2, 0]]), np.eye(3)[None][:, [1, 1, 0]])
@@ -126,13 +140,13 @@ class TokenAccuracy(keras.metrics.Mean):
         super().__init__(name=name, **kwargs)
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        labels = ops.cast(y_true, "int32")
+        labels = labels_of(y_true, y_pred)
         super().update_state(ops.equal(ops.argmax(y_pred, axis=-1), labels), token_weights(labels, sample_weight))
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
 class Perplexity(keras.metrics.Mean):
-    """The exponential of the mean cross-entropy of all labels except padding, without smoothing.
+    """The exponential of `SmoothedCrossentropy` without smoothing.
 
     >>> metric = Perplexity()
     >>> metric.update_state(np.array([[1, 2, 0]]), np.zeros((1, 3, 8)))
@@ -144,7 +158,8 @@ class Perplexity(keras.metrics.Mean):
         super().__init__(name=name, **kwargs)
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        super().update_state(smoothed_crossentropy(y_true, y_pred), token_weights(y_true, sample_weight))
+        labels = labels_of(y_true, y_pred)
+        super().update_state(smoothed_crossentropy(labels, y_pred), token_weights(labels, sample_weight))
 
     def result(self):
         return ops.exp(super().result())
@@ -186,13 +201,15 @@ class TensorBoardScalars(keras.callbacks.Callback):
 
     def __init__(self, folder):
         super().__init__()
-        self.folder, self.module = folder, extras.load("tensorboard.summary.writer.event_file_writer")
+        self.folder, self.module = pathlib.Path(folder), extras.load("tensorboard.summary.writer.event_file_writer")
 
     def on_train_begin(self, logs=None):
         with files.writing(self.folder):
             self.writer = self.module.EventFileWriter(str(self.folder))
 
     def on_epoch_end(self, epoch, logs=None):
+        if not self.folder.exists():  # someone deleted it
+            self.on_train_begin()
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 

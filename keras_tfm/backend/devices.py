@@ -1,24 +1,26 @@
 """Several devices and processes that train together: `keras.distribution` on JAX, `tf.distribute` on TensorFlow."""
 
 import contextlib
+import copy
 import os
+import re
 from typing import NamedTuple
 
 import keras
-import numpy as np
 
+from keras_tfm import processes
 from keras_tfm.arguments import check, positive
-from keras_tfm.backend import processes
+from keras_tfm.backend.feeding import Feed
 
-# Axes of the weights that model parallelism divides; all others are on every device. The path of a weight → its axes.
+# Path of a weight → the axis, counted from the end, that model parallelism divides; the first pattern that fits counts.
+# If the devices do not divide that axis evenly, they divide the last one. All other weights are on every device.
 DIVIDED = {
-    r".*embeddings?/embeddings": ("model", None),
-    r".*(query|key|value)/kernel": (None, "model", None),
-    r".*(query|key|value)/bias": ("model", None),
-    r".*attention/output/kernel": ("model", None, None),
-    r".*feed_forward/(inner|gate)/kernel": (None, "model"),
-    r".*feed_forward/(inner|gate)/bias": ("model",),
-    r".*feed_forward/outer/kernel": ("model", None),
+    r".*embeddings?/embeddings": -2,  # the vocabulary
+    r".*attention/(query|key|value)/(kernel|bias)": -2,  # the heads
+    r".*attention/(output/kernel|\w*kernel)": -3,  # the heads
+    r".*feed_forward/outer/kernel": -2,
+    r".*(attention/output|feed_forward/outer)/bias": None,  # added to what the devices have summed up
+    r".*(kernel|bias|embeddings|table)": -1,
 }
 
 
@@ -59,25 +61,26 @@ def distributed(devices="all", model_parallel=1):
 
     Args:
         devices: their number, on all hosts together, or "all".
-        model_parallel: number of devices that share one copy of the weights, on JAX: heads, feed-forward networks and
-            embeddings are divided among them, where their sizes allow it. It must divide the number of devices of each
-            host.
+        model_parallel: number of devices that share one copy of the weights, on JAX: kernels, biases and embeddings are
+            divided among them, where their sizes allow it. It must divide the number of devices of each host.
 
     On JAX this is the scope of a `keras.distribution`, on TensorFlow that of a `MirroredStrategy`. One device needs no
-    such thing.
+    such thing, and PyTorch trains on one.
 
     >>> with distributed(1):
     ...     model = keras.Sequential([keras.layers.Dense(1)])
     """
     positive("model_parallel", model_parallel)
-    available = keras.distribution.list_devices() if keras.backend.backend() == "jax" else _tensorflow_devices()
+    backend = keras.backend.backend()
+    listed = {"jax": keras.distribution.list_devices, "tensorflow": _tensorflow_devices}
+    available = listed[backend]() if backend in listed else [None]
     number = len(available) if devices == "all" else int(devices)
-    rule = f'at most {len(available)}, the number of devices, or "all"'
+    rule = f'at most {len(available)}, the number of devices that {backend} trains on here, or "all"'
     check("devices", devices, 0 < number <= len(available), rule)
     check("model_parallel", model_parallel, number % model_parallel == 0, f"a divisor of {number}, the devices")
     if number == 1:
         return contextlib.nullcontext()
-    if keras.backend.backend() == "jax":
+    if backend == "jax":
         return _jax_distribution(available[:number], model_parallel).scope()
     check("model_parallel", model_parallel, model_parallel == 1, "1 on TensorFlow; JAX divides models")
     import tensorflow as tf
@@ -92,25 +95,42 @@ def _jax_distribution(devices, model_parallel):
     all_devices = len(devices) == jax.device_count()
     check("devices", len(devices), all_devices or not several, '"all" for several processes, which share each batch')
     if model_parallel == 1:
-        return keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
+        return _DataParallel(devices=devices, auto_shard_dataset=False)
     rule = f"a divisor of {local}, the devices of each host"
     check("model_parallel", model_parallel, local % model_parallel == 0, rule)
     shape = (len(devices) // model_parallel, model_parallel)
     mesh = keras.distribution.DeviceMesh(shape, ("batch", "model"), devices)
-    layouts = keras.distribution.LayoutMap(mesh)
-    for path, axes in DIVIDED.items():
-        layouts[path] = axes
-    return _WhereItFits(layout_map=layouts, auto_shard_dataset=False)
+    return _ModelParallel(layout_map=keras.distribution.LayoutMap(mesh), auto_shard_dataset=False)
 
 
-class _WhereItFits(keras.distribution.ModelParallel):
-    """Divides only weights whose sizes are multiples of the number of devices."""
+class _AnyRows:
+    """A distribution of batches with any number of rows. Those that the devices cannot divide evenly are on each."""
+
+    divides = True
+
+    def get_data_layout(self, data_shape):
+        # each of several processes feeds rows of its own, which must divide evenly
+        if self.num_processes > 1 or self.divides and data_shape[0] % self.num_model_replicas == 0:
+            return super().get_data_layout(data_shape)
+        return keras.distribution.TensorLayout([None] * len(data_shape), self.device_mesh)
+
+
+class _DataParallel(_AnyRows, keras.distribution.DataParallel):
+    pass
+
+
+class _ModelParallel(_AnyRows, keras.distribution.ModelParallel):
+    """Divides the weights as `DIVIDED` says."""
 
     def get_variable_layout(self, variable):
-        layout = super().get_variable_layout(variable)
-        sizes = dict(zip(self.device_mesh.axis_names, self.device_mesh.shape, strict=True))
-        fits = all(size % sizes.get(axis, 1) == 0 for size, axis in zip(variable.shape, layout.axes, strict=True))
-        return layout if fits else keras.distribution.TensorLayout([None] * len(variable.shape), self.device_mesh)
+        axes = [None] * len(variable.shape)
+        wanted = next((axis for path, axis in DIVIDED.items() if re.fullmatch(path, variable.path)), None)
+        number = self.device_mesh.shape[self.device_mesh.axis_names.index("model")]
+        for axis in () if wanted is None else (wanted, -1):
+            if -axis <= len(axes) and variable.shape[axis] % number == 0:
+                axes[axis] = "model"
+                break
+        return keras.distribution.TensorLayout(axes, self.device_mesh)
 
 
 def _tensorflow_devices():
@@ -126,7 +146,7 @@ def share():
     >>> share()
     Share(process=0, processes=1, parts=1)
     """
-    distribution = keras.distribution.distribution() if keras.backend.backend() == "jax" else None
+    distribution = _distribution()
     if distribution is None:
         return Share(0, 1, 1)
     import jax
@@ -134,29 +154,42 @@ def share():
     return Share(jax.process_index(), jax.process_count(), distribution.num_model_replicas)
 
 
-def filled_up(inputs):
-    """Arrays with rows of padding at the end, if the devices do not divide the rows evenly; and the number of rows.
+def _distribution():
+    return keras.distribution.distribution() if keras.backend.backend() == "jax" else None
 
-    Other inputs, such as batches, stay as they are, with None for the number.
+
+def divided_share(model):
+    """Share of the parameters of a model that model parallelism divides, from 0 to 1; on JAX."""
+    whole = sum(weight.value.size for weight in model.weights if weight.value.sharding.is_fully_replicated)
+    return 1 - whole / model.count_params()
+
+
+def any_rows(x):
+    """A context for Keras' `fit`, `evaluate` and `predict` on `x`, whose batches may have different numbers of rows.
+
+    Keras would divide all batches as it does the first. Here each is on every device, and the model divides it.
     """
-    arrays, parts = keras.tree.flatten(inputs), share().parts
-    if parts == 1 or not all(isinstance(array, np.ndarray) for array in arrays):
-        return inputs, None
-    rows = len(arrays[0])
-    extra = -rows % parts
-    return keras.tree.map_structure(lambda x: np.pad(x, [(0, extra)] + [(0, 0)] * (x.ndim - 1)), inputs), rows
+    distribution = _distribution()
+    if isinstance(x, Feed) or not isinstance(distribution, _AnyRows):
+        return contextlib.nullcontext()
+    undivided = copy.copy(distribution)
+    undivided.divides = False
+    return undivided.scope()
 
 
-def filled_up_pairs(x, y, batch_size=None):
-    """Inputs and targets of `fit` whose every batch the devices can divide: arrays get rows of padding at the end.
+def divided(inputs):
+    """Inputs of a model, with their rows divided among the devices if that is possible evenly."""
+    distribution = _distribution()
+    if not isinstance(distribution, _AnyRows):
+        return inputs
 
-    Losses and metrics of this package do not count padding.
-    """
-    (x, y), rows = filled_up((x, y))
-    if rows is not None:
-        parts, size = share().parts, batch_size or 32  # Keras' default
-        check("batch_size", size, size % parts == 0, f"a multiple of {parts}, the devices that share a batch")
-    return x, y
+    def place(x):
+        if x.shape[0] is None or x.shape[0] % distribution.num_model_replicas:
+            return x
+        layout = keras.distribution.TensorLayout([distribution.batch_dim_name], distribution.device_mesh)
+        return keras.distribution.distribute_tensor(x, layout)
+
+    return keras.tree.map_structure(place, inputs)
 
 
 def is_first():

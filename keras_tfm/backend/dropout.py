@@ -35,7 +35,7 @@ def _with_tensorflow(shape, seed):
 
 
 def _with_jax(shape, seed):
-    """Random uint16: the places of the values, mixed twice with the seed by MurmurHash3's last step.
+    """Random uint16: the places of the values, mixed twice with keys made from the seed.
 
     XLA computes this inside the kernel that drops the values, forwards and backwards. The numbers of JAX' generators
     it writes to memory and reads again, which takes a fifth of the time of a training step on a GPU.
@@ -43,15 +43,27 @@ def _with_jax(shape, seed):
     from jax import lax
     from jax import numpy as jnp
 
-    first, second = seed.astype("uint32")
+    first, second = _keys(*seed.astype("uint32"))
     places = jnp.zeros(shape, "uint32")
     for axis, size in enumerate(shape):
         places = places * np.uint32(size) + lax.broadcasted_iota("uint32", shape, axis)
-    mixed = _mixed(_mixed(places ^ first) + second)
+    # Without the second `places`, keys that differ in `first` alone would give the same numbers in another order.
+    mixed = _mixed(_mixed(places ^ first) + places + second)
     return (mixed >> np.uint32(16)).astype("uint16")
 
 
+def _keys(seed, counter):
+    """Two keys from the seed of a layer and its count of calls: a Feistel network, so no two pairs give the same keys.
+
+    Used as they are, seeds that are close to each other would only exchange places.
+    """
+    seed = seed + _mixed(counter)
+    counter = counter ^ _mixed(seed)
+    return seed + _mixed(counter), counter
+
+
 def _mixed(x):
+    """MurmurHash3's last step, a bijection in which each bit of `x` changes about half of the bits."""
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
     return x ^ (x >> np.uint32(16))

@@ -305,9 +305,15 @@ class MultiHeadAttention(masks.MaskedLayer):
 
     def project(self, x, *layers):
         """(b, t, features) → (b, t, heads, head_dim) for each of the dense layers."""
-        if self.heads == "narrow":
-            return [layer(ops.reshape(x, (*ops.shape(x)[:2], *layer.kernel.shape[:2]))) for layer in layers]
-        return kernels.current().dense(x, *layers)
+        if self.heads != "narrow" and not any(layer.quantization_mode for layer in layers):
+            return kernels.current().dense(x, *layers)
+        outputs = []
+        for layer in layers:
+            inputs = layer.kernel.shape[:2] if self.heads == "narrow" else x.shape[-1:]
+            # Each token is a row: Keras on TensorFlow adds a bias (heads, 1) to the tokens if there are as many.
+            y = layer(ops.reshape(x, (-1, 1, *inputs)))
+            outputs.append(tensors.reshape(y, (*ops.shape(x)[:2], *y.shape[2:])))
+        return outputs
 
     def context(self, q, k, v, key_mask=None, attention_mask=None, training=None, past=None, start=0):
         """The values averaged for each query, (b, q, h, d), by the cheapest method that is exact.

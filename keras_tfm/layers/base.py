@@ -17,6 +17,12 @@ class Layer(keras.layers.Layer):
         return super().__new__(cls, *map(plain, args), **plain(kwargs))
 
 
+def check_sequence(name, shape):
+    """Raises an error unless this is the shape of a batch of sequences."""
+    if len(shape) != 3:
+        raise ValueError(f"`{name}` must be (batch, length, features). Received: {name}.shape={tuple(shape)}")
+
+
 def initializer(name, value):
     """The Keras initializer for a name, a config or an initializer."""
     try:

@@ -5,8 +5,10 @@ import inspect
 import keras
 from keras import ops
 
+from keras_tfm import recording
 from keras_tfm.backend.private import get_keras_mask
-from keras_tfm.layers.base import Layer
+from keras_tfm.kernels import take_each
+from keras_tfm.layers.base import Layer, check_sequence
 
 
 def distance(query_len, key_len, start=0):
@@ -118,7 +120,8 @@ def check(name, mask, ranks=(2, 3, 4), of=None):
 
 def of_memory(memory, memory_mask=None):
     """The mask (batch, key) of a memory that is read step by step: AND of the attached and the given one, or None."""
-    return merge(memory, check("memory_mask", memory_mask, ranks=(2,), of=memory))
+    mask = merge(memory, check("memory_mask", memory_mask, ranks=(2,), of=memory))
+    return ops.broadcast_to(mask, ops.shape(memory)[:2]) if mask is not None and mask.shape[0] == 1 else mask
 
 
 def mean_of(memory, mask=None):
@@ -128,6 +131,43 @@ def mean_of(memory, mask=None):
     tokens = ops.cast(mask, "float32")[:, :, None]
     mean = ops.sum(ops.cast(memory, "float32") * tokens, axis=1) / ops.maximum(ops.sum(tokens, axis=1), 1)
     return ops.cast(mean, memory.dtype)
+
+
+def tokens_first(mask):
+    """Places (batch, length) that tokens are taken from to come before padding, and those to take them back from.
+
+    Tokens stay in their order.
+
+    >>> first, back = tokens_first([[False, True, False, True]])
+    >>> ops.convert_to_numpy(first).tolist(), ops.convert_to_numpy(back).tolist()
+    ([[1, 3, 0, 2]], [[2, 0, 3, 1]])
+    """
+    tokens = ops.cast(mask, "int32")
+    seen = ops.cumsum(tokens, axis=1)  # tokens up to each place
+    padding = ops.arange(ops.shape(tokens)[1], dtype="int32") - seen + ops.sum(tokens, axis=1, keepdims=True)
+    back = ops.where(mask, seen - 1, padding)
+    return ops.argsort(back, axis=1), back
+
+
+def in_front(mask):
+    """The mask (batch, length) of the same number of tokens, all before the padding."""
+    return ops.arange(ops.shape(mask)[1], dtype="int32") < ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)
+
+
+def over_tokens(function, x, mask=None):
+    """`function(x)` for x (batch, length, features) with its tokens before its padding; then each goes back.
+
+    For functions in which a token must not see how much padding there is before it, or between tokens.
+
+    Returns:
+        (batch, length, any features), zeros where the mask is False.
+    """
+    if mask is None:
+        return function(x)
+    first, back = tokens_first(mask)
+    with recording.queries_at(back):
+        y = function(take_each(x, first))
+    return ops.where(ops.expand_dims(mask, 2), take_each(y, back), 0)
 
 
 class MaskedLayer(Layer):
@@ -160,6 +200,9 @@ class MaskedLayer(Layer):
                 "    with record_attention() as maps:\n        y = layer(x)\n    maps[layer.path]\n"
                 f"Received: return_attention_scores={kwargs['return_attention_scores']}"
             )
+        check_sequence("x", x.shape)
+        if memory is not None:
+            check_sequence("memory", memory.shape)
         attention_mask = check("attention_mask", attention_mask)
         if attention_mask is not None and len(attention_mask.shape) == 2:
             if attention_mask.shape[0] not in (None, 1, x.shape[1]):
@@ -174,6 +217,13 @@ class MaskedLayer(Layer):
         memory_mask = merge(memory, check("memory_mask", memory_mask, of=memory))
         given = {"memory": memory, "mask": mask, "memory_mask": memory_mask, "attention_mask": attention_mask}
         return {"x": x, **{name: value for name, value in given.items() if value is not None}, **kwargs}
+
+    def check_only_cache(self, **others):
+        """An error if anything is given that a call with a cache cannot take."""
+        for name, value in others.items():
+            if value is not None:
+                rule = "which contains the memory, and to which only tokens are added"
+                raise ValueError(f"`{name}` must be None in a call with a `cache`, {rule}. Received: a {name}")
 
     def check_built(self, method):
         if not self.built:

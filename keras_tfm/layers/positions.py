@@ -13,6 +13,7 @@ from keras import ops
 from keras_tfm import kernels
 from keras_tfm.arguments import one_of, positive
 from keras_tfm.backend import tensors
+from keras_tfm.layers.base import check_sequence
 
 ENCODINGS = ("sinusoidal", "learned", "index")  # kinds of `PositionalEncoding`
 
@@ -61,6 +62,7 @@ class PositionalEncoding(keras.layers.Layer):
         self.supports_masking = True
 
     def build(self, x_shape):
+        check_sequence("x", x_shape)
         if self.kind == "learned":
             normal = keras.initializers.RandomNormal(stddev=0.02)
             self.table = self.add_weight((self.max_length, self.dim or x_shape[-1]), normal, name="table")

@@ -32,7 +32,7 @@ class Stack(masks.MaskedLayer):
     ):
         options = {name: kwargs.pop(name) for name in self.Block.OPTIONS if name in kwargs}
         super().__init__(**kwargs)
-        one_of("positions", positions, (*ENCODINGS, *SCHEMES))
+        self.positions = one_of("positions", positions, (*ENCODINGS, *SCHEMES))
         one_of("positions_in", positions_in, ("input", "every_layer"))
         policy, numbers = self.dtype_policy, range(positive("num_layers", num_layers))
         self.dropout = Dropout(rate("dropout", dropout), name=f"{self.name}_dropout", dtype=policy)
@@ -70,6 +70,11 @@ class Stack(masks.MaskedLayer):
 
     def before_block(self, number, x, positions=None, start=0):
         """The input of a block: adds positions where they enter; norm and dropout before the first block."""
+        if positions is not None and not self.encodings:
+            raise ValueError(
+                f"`positions` must be None for a stack with positions={self.positions!r}, where only distances matter: "
+                f"only {', '.join(ENCODINGS)} take them. Received: positions of shape {tuple(ops.shape(positions))}"
+            )
         if number < len(self.encodings):
             encoding = self.encodings[number]
             x = encoding(x, start=start) if positions is None else encoding(x, positions=positions)
@@ -103,7 +108,7 @@ class TransformerEncoder(Stack):
     Call arguments:
         x, mask, attention_mask: as for `TransformerEncoderBlock`.
         positions: (batch, length) integers, for packed sequences; `0, 1, …` by default. Only for schemes that join the
-            features.
+            features; the others depend on distances alone, which are the same wherever a sequence starts.
 
     Returns:
         (batch, length, features).
@@ -132,7 +137,7 @@ class TransformerDecoder(Stack):
 
     Call arguments:
         x, memory, mask, memory_mask, attention_mask: as for `TransformerDecoderBlock`.
-        positions: (batch, length) integers, for packed sequences; `start, start + 1, …` by default.
+        positions: as for `TransformerEncoder`; `start, start + 1, …` by default.
         cache, start: as for `TransformerDecoderBlock`.
         check_room: whether to check that the cache has room for `x`. Searches turn this off: they make room first.
 

@@ -11,7 +11,7 @@ import keras
 from keras import ops
 
 from keras_tfm import kernels, recording
-from keras_tfm.arguments import one_of, positive, rate
+from keras_tfm.arguments import check, one_of, positive, rate
 from keras_tfm.backend import tensors
 from keras_tfm.backend.dropout import Dropout
 from keras_tfm.layers import PositionalEncoding, attention, masks
@@ -22,6 +22,7 @@ from keras_tfm.layers.positions import ENCODINGS
 from keras_tfm.models.encoder_decoder import EncoderDecoder
 from keras_tfm.recipes import sizes
 
+FARTHEST = 2**17  # tokens that a dilated convolution may span
 HALF = math.sqrt(0.5)  # times the sum of two vectors: keeps the variance
 
 
@@ -55,6 +56,25 @@ class Convolution(keras.layers.Conv1D):
 
     def empty_window(self, batch_size, features):
         return ops.zeros((batch_size, self.room, features), self.compute_dtype)
+
+
+class Encoder(MaskedLayer):
+    """Convolutions over the tokens of a sequence; padding anywhere changes nothing."""
+
+    def call(self, x, mask=None):
+        return masks.over_tokens(lambda x: self.run(x, None if mask is None else masks.in_front(mask)), x, mask)
+
+
+class Decoder(MaskedLayer):
+    """Convolutions over the earlier tokens; padding anywhere changes nothing."""
+
+    def call(self, x, memory=None, mask=None, memory_mask=None, cache=None, start=0, check_room=True):
+        if cache is None:
+            new = self.make_cache(ops.shape(x)[0], None, memory, memory_mask)
+            return masks.over_tokens(lambda x: self.run(x, new, start)[0], x, mask)
+        self.check_only_cache(memory=memory, mask=mask, memory_mask=memory_mask)
+        x, windows = self.run(x, cache, start)
+        return x, {**cache, "state": windows}
 
 
 class ConvStack(MaskedLayer):
@@ -114,7 +134,7 @@ class ConvStack(MaskedLayer):
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
-class ConvEncoder(ConvStack):
+class ConvEncoder(Encoder, ConvStack):
     """The encoder of ConvS2S; the arguments are those of `ConvStack`.
 
     Call arguments:
@@ -127,13 +147,14 @@ class ConvEncoder(ConvStack):
     (2, 3, 16)
     """
 
-    def call(self, x, mask=None):
+    def run(self, x, mask):
+        """The output for x whose tokens, where the mask is True, come before its padding."""
         embedded = self.embed(x)
         x = self.input_dense(embedded)
         for convolution, dropout in zip(self.convolutions, self.dropouts[1:-1], strict=True):
             x = HALF * (x + ops.glu(convolution.both_sides(only_tokens(dropout(x), mask))))
         x = self.output_dense(x)
-        return only_tokens(ops.concatenate([x, HALF * (x + embedded)], axis=-1), mask)
+        return ops.concatenate([x, HALF * (x + embedded)], axis=-1)
 
     def compute_output_shape(self, x_shape):
         return *x_shape[:-1], 2 * x_shape[-1]
@@ -159,21 +180,23 @@ class MultiStepAttention(keras.layers.Layer):
         if recording.recording():
             recording.record(self.path, weights)
         # a mean of m vectors has 1/m of their variance
-        context = context * ops.cast(ops.sqrt(memory["count"]), context.dtype)[:, :, None, None]
+        factor = ops.sqrt(ops.cast(memory["count"], "float32"))
+        context = context * ops.cast(factor, context.dtype)[:, :, None, None]
         return self.output_dense(ops.reshape(context, ops.shape(queries)))
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
-class ConvDecoder(ConvStack):
+class ConvDecoder(Decoder, ConvStack):
     """The decoder of ConvS2S, with attention after each convolution; the arguments are those of `ConvStack`.
 
     Call arguments:
         x, memory, memory_mask: (batch, length, features), the output of `ConvEncoder`, and its mask.
+        mask: (batch, length); only where it is True, `x` is read. None in a call with a cache.
         cache, start: a cache from `make_cache`, instead of `memory`; `x` starts at position `start`.
-        mask, check_room: ignored: padding must come last, and each call goes on where the last one ended.
+        check_room: ignored: each call goes on where the last one ended.
 
     Returns:
-        (batch, length, features); with a cache, a tuple of that and the new cache.
+        (batch, length, features), zeros where the mask is False; with a cache, a tuple of that and the new cache.
 
     >>> decoder, x, memory = ConvDecoder(units=6), ops.ones((1, 3, 8)), ops.ones((1, 5, 16))
     >>> y = decoder(x, memory)
@@ -189,30 +212,29 @@ class ConvDecoder(ConvStack):
         for layer in self.memory_attentions:
             layer.build((*x_shape[:-1], self.units))
 
-    def call(self, x, memory=None, mask=None, memory_mask=None, cache=None, start=0, check_room=True):
-        given = cache if cache is not None else self.make_cache(ops.shape(x)[0], None, memory, memory_mask)
+    def run(self, x, cache, start):
+        """The output for x, all of it tokens or with padding after them, and the new windows."""
         embedded, windows = self.embed(x, start), []
         x = self.input_dense(embedded)
         for number, convolution in enumerate(self.convolutions):
-            y, window = convolution.after(given["state"][number], self.dropouts[1 + number](x))
+            y, window = convolution.after(cache["state"][number], self.dropouts[1 + number](x))
             y = ops.glu(y)
-            y = HALF * (y + self.memory_attentions[number](y, embedded, given["memory"]))
+            y = HALF * (y + self.memory_attentions[number](y, embedded, cache["memory"]))
             x = HALF * (x + y)
             windows.append(window)
-        x = self.dropouts[-1](self.output_dense(x) * embedded.shape[-1] ** 0.5)
-        return x if cache is None else (x, {**cache, "state": windows})
+        return self.dropouts[-1](self.output_dense(x) * embedded.shape[-1] ** 0.5), windows
 
     def make_cache(self, batch_size, max_length, memory, memory_mask=None, masked=True):
         """The cache before the first token: a window per convolution as "state", and the "memory"."""
         self.check_built("make_cache")
         mask = masks.of_memory(memory, memory_mask)
+        memory = ops.cast(memory, self.compute_dtype)  # as in a call, or a step would change the type of the cache
         share = 1 / (2 * len(self.convolutions))  # the encoder hears from each attention; less of each, as in the paper
         memory = share * memory + ops.stop_gradient((1 - share) * memory)
-        count = ops.ones_like(memory[:, :1, 0], "float32") * ops.cast(ops.shape(memory)[1], "float32")
-        kept = {"features": memory, "count": count}
+        # integers, which no call casts to a type that rounds them
+        kept = {"features": memory, "count": ops.ones_like(memory[:, :1, 0], "int32") * ops.shape(memory)[1]}
         if mask is not None:
-            count = ops.sum(ops.cast(mask, "float32"), axis=1, keepdims=True)
-            kept = {"features": memory, "count": count, "mask": mask}
+            kept |= {"count": ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True), "mask": mask}
         return {"state": [each.empty_window(batch_size, self.units) for each in self.convolutions], "memory": kept}
 
 
@@ -258,7 +280,9 @@ class ByteNetStack(MaskedLayer):
     def __init__(self, units, kernel_size=3, num_layers=2, dilations=5, dropout=0.1, **kwargs):
         super().__init__(**kwargs)
         positive("units", units), positive("kernel_size", kernel_size), positive("num_layers", num_layers)
-        rates = [2**power for power in range(positive("dilations", dilations))] * num_layers
+        far = positive("dilations", dilations) > 16 or (kernel_size - 1) * 2**dilations > FARTHEST
+        check("dilations", dilations, not far, f"so few that the widest convolution spans {FARTHEST:,} tokens at most")
+        rates = [2**power for power in range(dilations)] * num_layers
         self.blocks = [
             ResidualConvolution(units, kernel_size, dilation, dropout, dtype=self.dtype_policy, name=f"block_{number}")
             for number, dilation in enumerate(rates)
@@ -272,22 +296,23 @@ class ByteNetStack(MaskedLayer):
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
-class ByteNetEncoder(ByteNetStack):
+class ByteNetEncoder(Encoder, ByteNetStack):
     """The encoder of ByteNet, (batch, length, features) and its mask → the same shape; arguments of `ByteNetStack`.
 
     >>> print(ByteNetEncoder(units=4)(ops.ones((2, 3, 8))).shape)
     (2, 3, 8)
     """
 
-    def call(self, x, mask=None):
+    def run(self, x, mask):
+        """The output for x whose tokens, where the mask is True, come before its padding."""
         x = self.dropout(x)
         for block in self.blocks:
             x = block.finish(x, block.convolution.both_sides(only_tokens(block.before(x), mask)))
-        return only_tokens(self.norm(x), mask)
+        return self.norm(x)
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
-class ByteNetDecoder(ByteNetStack):
+class ByteNetDecoder(Decoder, ByteNetStack):
     """The decoder of ByteNet, without attention: token `t` reads the memory at place `t`, and those before it.
 
     The paper first stretches the memory to the length that it expects of the target. Here its place `t` is that of
@@ -296,11 +321,12 @@ class ByteNetDecoder(ByteNetStack):
 
     Call arguments:
         x, memory, memory_mask: (batch, length, features), the output of `ByteNetEncoder`, and its mask.
+        mask: (batch, length); only where it is True, `x` is read. None in a call with a cache.
         cache, start: a cache from `make_cache`, instead of `memory`; `x` starts at position `start`.
-        mask, check_room: ignored: padding must come last, and each call goes on where the last one ended.
+        check_room: ignored: each call goes on where the last one ended.
 
     Returns:
-        (batch, length, features); with a cache, a tuple of that and the new cache.
+        (batch, length, features), zeros where the mask is False; with a cache, a tuple of that and the new cache.
 
     >>> decoder, x, memory = ByteNetDecoder(units=4), ops.ones((1, 3, 8)), ops.ones((1, 5, 8))
     >>> y = decoder(x, memory)
@@ -317,15 +343,14 @@ class ByteNetDecoder(ByteNetStack):
         for layer in (self.memory_dense, self.summary_dense):
             layer.build(memory_shape)
 
-    def call(self, x, memory=None, mask=None, memory_mask=None, cache=None, start=0, check_room=True):
-        given = cache if cache is not None else self.make_cache(ops.shape(x)[0], None, memory, memory_mask)
-        x, windows = self.dropout(x) + self.beside(x, given["memory"], start), []
-        for block, window in zip(self.blocks, given["state"], strict=True):
+    def run(self, x, cache, start):
+        """The output for x, all of it tokens or with padding after them, and the new windows."""
+        x, windows = self.dropout(x) + self.beside(x, cache["memory"], start), []
+        for block, window in zip(self.blocks, cache["state"], strict=True):
             y, window = block.convolution.after(window, block.before(x))
             x = block.finish(x, y)
             windows.append(window)
-        x = self.norm(x)
-        return x if cache is None else (x, {**cache, "state": windows})
+        return self.norm(x), windows
 
     def beside(self, x, memory, start):
         """What the tokens of x (rows, t, width) read of the memory of the sources; rows are a multiple of these."""
@@ -341,7 +366,11 @@ class ByteNetDecoder(ByteNetStack):
         """The cache before the first token: a window per block as "state", and the "memory"."""
         self.check_built("make_cache")
         mask = masks.of_memory(memory, memory_mask)
-        kept = {"features": only_tokens(self.memory_dense(memory), mask)}
+        memory = ops.cast(memory, self.compute_dtype)  # as in a call, or a step would change the type of the cache
+        kept = {"features": self.memory_dense(memory)}
+        if mask is not None:  # place `t` is that of token `t`
+            features = kernels.take_each(kept["features"], masks.tokens_first(mask)[0])
+            kept["features"] = only_tokens(features, masks.in_front(mask))
         kept["summary"] = self.summary_dense(masks.mean_of(memory, mask))[:, None]
         windows = [block.convolution.empty_window(batch_size, block.units) for block in self.blocks]
         return {"state": windows, "memory": kept}

@@ -41,15 +41,17 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
         return rows * math.sqrt(self.output_dim) if self.scaled else rows
 
     def logits(self, x):
-        tied = self.tie_weights
-        logits = kernels.current().logits(x, self.embeddings) if tied else super().call(x, reverse=True)
-        return logits + ops.cast(self.bias, logits.dtype) if self.use_bias else logits
+        dtype = self.compute_dtype  # Keras does not cast the weights of an embedding in calls inside of other calls
+        x, table = ops.cast(x, dtype), ops.cast(self.embeddings if self.tie_weights else self.reverse_embeddings, dtype)
+        logits = kernels.current().logits(x, table) if self.tie_weights else ops.matmul(x, table)
+        return logits + ops.cast(self.bias, dtype) if self.use_bias else logits
 
     def get_config(self):
         return super().get_config() | {"scaled": self.scaled, "use_bias": self.use_bias}
 
     def compute_mask(self, inputs, mask=None):  # Keras would attach its mask to a tensor that `call` does not return
-        return ops.not_equal(inputs, 0) if "int" in keras.backend.standardize_dtype(inputs.dtype) else None
+        """That of ids; for features, their own, so that losses and metrics of Keras leave padding out."""
+        return ops.not_equal(inputs, 0) if "int" in keras.backend.standardize_dtype(inputs.dtype) else mask
 
 
 def embedding(vocab_size, dim, name, dtype, tied=True, **options):

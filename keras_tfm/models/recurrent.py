@@ -27,23 +27,29 @@ def run_layer(layer, x, states):
     return kernels.current().recurrent(layer, x, states)
 
 
-def over_tokens(layer, x, mask=None, backwards=False):
-    """Runs a recurrent layer over the tokens of x (batch, length, features), but not over padding, in either direction.
+def read(layer, x, count=None, backwards=False):
+    """Runs a recurrent layer over x (batch, length, features), in either direction.
 
-    Tokens come first while it runs, so that no mask is needed, which most fused kernels cannot take.
+    If `count` (batch, 1) is given, only so many tokens of each row are read, the first ones. No mask is needed for
+    that, which most fused kernels cannot take.
 
     Returns:
         (batch, length, units), in the order of `x`, and the output for the token that was last, (batch, units).
     """
+
+    def turned(x):
+        if not backwards:
+            return x
+        if count is None:
+            return ops.flip(x, axis=1)
+        places = ops.arange(ops.shape(x)[1], dtype="int32")
+        return take_each(x, ops.where(places < count, count - 1 - places, places))
+
     states = keras.tree.flatten(layer.get_initial_state(ops.shape(x)[0]))
-    if mask is None:
-        y, _ = run_layer(layer, ops.flip(x, axis=1) if backwards else x, states)
-        return ops.flip(y, axis=1) if backwards else y, y[:, -1]
-    places, count = ops.arange(ops.shape(x)[1]), ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)
-    order = ops.argsort(ops.where(mask, -places if backwards else places, places + ops.shape(x)[1]), axis=1)
-    y, _ = run_layer(layer, take_each(x, order), states)
-    last = ops.where(count > 0, take_each(y, ops.maximum(count - 1, 0))[:, 0], 0)
-    return ops.where(mask[:, :, None], take_each(y, ops.argsort(order, axis=1)), 0), last
+    y, _ = run_layer(layer, turned(x), states)
+    if count is None:
+        return turned(y), y[:, -1]
+    return turned(y), ops.where(count > 0, take_each(y, ops.maximum(count - 1, 0))[:, 0], 0)
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
@@ -101,12 +107,22 @@ class RecurrentEncoder(MaskedLayer):
             x_shape = (*x_shape[:-1], sum(layer.units for layer in directions))
 
     def call(self, x, mask=None):
+        if self.summary:
+            x = x if mask is None else take_each(x, masks.tokens_first(mask)[0])
+            x = ops.expand_dims(self.run(x, mask)[1], 1)
+        else:
+            x = masks.over_tokens(lambda x: self.run(x, mask)[0], x, mask)
+        return self.dropouts[-1](x)
+
+    def run(self, x, mask=None):
+        """All outputs and the last ones, for x whose tokens come before its padding; `mask` tells only how many."""
+        count = None if mask is None else ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)
         for number, directions in enumerate(self.layers):
             before, x = x, self.dropouts[number](x)
-            found = [over_tokens(layer, x, mask, backwards=bool(n)) for n, layer in enumerate(directions)]
+            found = [read(layer, x, count, backwards=bool(n)) for n, layer in enumerate(directions)]
             x, last = (ops.concatenate(parts, axis=-1) for parts in zip(*found, strict=True))
             x = x + before if self.residual and number else x
-        return self.dropouts[-1](ops.expand_dims(last, 1) if self.summary else x)
+        return x, last
 
     def compute_output_shape(self, x_shape):
         batch, length, _ = x_shape
@@ -128,11 +144,12 @@ class RecurrentDecoder(MaskedLayer):
 
     Call arguments:
         x, memory, memory_mask: (batch, length, features), (batch, memory length, any features) and its mask.
+        mask: (batch, length); only where it is True, `x` is read. None in a call with a cache.
         cache: a cache from `make_cache`, instead of `memory`.
-        mask, start, check_room: ignored: padding must come last, and each call goes on where the last one ended.
+        start, check_room: ignored: each call goes on where the last one ended.
 
     Returns:
-        (batch, length, features); with a cache, a tuple of that and the new cache.
+        (batch, length, features), zeros where the mask is False; with a cache, a tuple of that and the new cache.
     """
 
     def __init__(
@@ -165,15 +182,20 @@ class RecurrentDecoder(MaskedLayer):
         self.output_dense.build((batch, length, self.units + context + width))
 
     def call(self, x, memory=None, mask=None, memory_mask=None, cache=None, start=0, check_room=True):
-        given = cache if cache is not None else self.make_cache(None, None, memory, memory_mask)
-        y, state = self.run(self.dropouts[0](x), given["state"], given.get("memory"))
-        y = self.dropouts[-1](y)
-        return y if cache is None else (y, {**cache, "state": state})
+        x = self.dropouts[0](x)
+        if cache is None:
+            new = self.make_cache(None, None, memory, memory_mask)
+            y = masks.over_tokens(lambda x: self.run(x, new["state"], new.get("memory"))[0], x, mask)
+            return self.dropouts[-1](y)
+        self.check_only_cache(memory=memory, mask=mask, memory_mask=memory_mask)
+        y, state = self.run(x, cache["state"], cache.get("memory"))
+        return self.dropouts[-1](y), {**cache, "state": state}
 
     def make_cache(self, batch_size, max_length, memory, memory_mask=None, masked=True):
         """The cache before the first token: the "state" of the layers, and what attention needs of the "memory"."""
         self.check_built("make_cache")
         mask = masks.of_memory(memory, memory_mask)
+        memory = ops.cast(memory, self.compute_dtype)  # as in a call, or a step would change the type of the cache
         summary = masks.mean_of(memory, mask)
         states = ops.split(self.initial_dense(summary), self.initial_dense.units // self.units, axis=-1)
         structure = [keras.tree.flatten([layer.cell.state_size]) for layer in self.layers]

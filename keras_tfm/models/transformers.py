@@ -59,8 +59,11 @@ class Transformer(EncoderDecoder):
             names = ("source_segments", "source_positions", "target_segments", "target_positions")
             inputs = {name: id_input(name) for name in names}
             source, target = inputs["source_segments"], inputs["target_segments"]
-            of_source = {"positions": inputs["source_positions"], "attention_mask": masks.segments(source)}
-            of_target = {"positions": inputs["target_positions"], "attention_mask": masks.segments(target)}
+            of_source = {"attention_mask": masks.segments(source)}
+            of_target = {"attention_mask": masks.segments(target)}
+            if encoder.encodings:  # other schemes depend on distances alone, which are those within a segment
+                of_source["positions"] = inputs["source_positions"]
+                of_target["positions"] = inputs["target_positions"]
             of_target["memory_mask"] = masks.segments(target, source)
         super().__init__(arguments, encoder, decoder, inputs, of_source, of_target)
 
@@ -96,11 +99,11 @@ class DecoderLM(SequenceModel):
     step = EncoderDecoder.step
 
 
-# Name → features of a text from those of its tokens: x (batch, length, dim), tokens (batch, length, 1) → (batch, dim).
+# Name → features of a text from those of its tokens: x (batch, length, dim), mask (batch, length) → (batch, dim).
 POOLINGS = {
-    "mean": lambda x, tokens: ops.sum(ops.where(tokens, x, 0), axis=1) / ops.sum(ops.cast(tokens, x.dtype), axis=1),
-    "max": lambda x, tokens: ops.max(ops.where(tokens, x, -1e4), axis=1),
-    "first": lambda x, tokens: x[:, 0],
+    "mean": masks.mean_of,
+    "max": lambda x, mask: ops.max(ops.where(mask[:, :, None], x, -1e30), axis=1),
+    "first": lambda x, mask: x[:, 0],
 }
 
 
@@ -110,7 +113,8 @@ class EncoderClassifier(SequenceModel):
 
     Args:
         vocab_size, num_classes: number of tokens and of classes.
-        pooling: features of a text: the "mean" or "max" of those of its tokens, or those of the "first" token.
+        pooling: features of a text: the "mean" or "max" of those of its tokens, or those of the "first" token; zeros
+            for a text without tokens.
         model_dim, dtype, name, flat: as for `Transformer`.
         **options: options of `TransformerEncoder`.
     """
@@ -135,8 +139,13 @@ class EncoderClassifier(SequenceModel):
 
 
 def pooled(pooling, x, ids):
-    """Float32 features of texts, for those of their tokens x (batch, length, dim) and ids (batch, length)."""
-    return POOLINGS[pooling](ops.cast(x, "float32"), ops.expand_dims(ops.not_equal(ids, 0), -1))
+    """Float32 features of texts, for those of their tokens x (batch, length, dim) and ids (batch, length).
+
+    Those of a text without tokens are zeros.
+    """
+    mask = ops.not_equal(ids, 0)
+    features = POOLINGS[pooling](ops.cast(x, "float32"), mask)
+    return ops.where(ops.any(mask, axis=1, keepdims=True), features, 0)
 
 
 def transformer(vocab_size, preset=None, **options):
