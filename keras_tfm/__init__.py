@@ -7,6 +7,8 @@ True
 
 import importlib
 
+from keras_tfm.registration import register_with_keras
+
 __version__ = "0.1.0"
 
 # Public names → modules that define them.
@@ -36,3 +38,6 @@ def __getattr__(name):
 
 def __dir__():
     return sorted(["__version__", *_NAMES, *_MODULES])
+
+
+register_with_keras()

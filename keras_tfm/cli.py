@@ -12,17 +12,19 @@ import os
 import re
 import sys
 
-from keras_tfm import data, exported, extras, files, flags, logs, serving
-from keras_tfm.backend import processes
+from keras_tfm import data, exported, extras, files, flags, logs, processes, serving
 from keras_tfm.files import DATES
 from keras_tfm.progress import Progress
 from keras_tfm.tasks import TASKS
 
 CHUNK = 512  # lines that are translated and written together
 FEW = 64  # up to this many lines are translated sooner by a program that XLA has not optimized
+LONGEST_EXPORT = 128  # tokens per text of an export, unless `--max_length` is given or less is saved
 EXAMPLES = 12  # texts to click on in an exported page
+SAMPLE = 5  # texts of the user's own that are translated at the end of a run
+BLANK = "the model has not learned to translate yet: train it for more steps, or on more texts"
 
-# An export is compared with the model on these, unless other texts are given.
+# An export is compared with the model on these, unless other texts are given or the run has texts of its own.
 SENTENCES = ["a dog runs over the grass .", "two men in hats play chess", "3 de mayo de 2023", "4. Juli 1990", "x"]
 
 
@@ -50,15 +52,13 @@ def main():
 def run(argv, prepare=lambda: None):
     """Runs a command line, and returns what its command returns. `prepare` is called once the line is parsed."""
     arguments = flags.parse(argv)
-    backend, command = arguments.pop("backend", None), COMMANDS[arguments.pop("command")]
+    backend, name = arguments.pop("backend", None), arguments.pop("command")
     if backend:
         os.environ["KERAS_BACKEND"] = backend  # read when a command imports Keras
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    # On GPUs, JAX then trains a Transformer 6 to 10 % faster, and compiles it in half the time.
-    os.environ.setdefault("XLA_FLAGS", "--xla_gpu_enable_triton_gemm=false")
     try:
         prepare()
-        return command(**arguments)
+        return COMMANDS[name](**arguments)
     except KeyboardInterrupt as error:
         print("".join(["keras-tfm: interrupted", *getattr(error, "__notes__", [])]), file=sys.stderr)
         sys.exit(128 + getattr(error, "signal", 2))
@@ -69,12 +69,14 @@ def run(argv, prepare=lambda: None):
         what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
         sys.exit(f"keras-tfm: error: {what}{full if error.errno == errno.ENOSPC else ''}")
     except (ValueError, FloatingPointError) as error:
-        sys.exit(f"keras-tfm: error: {flags.in_terms_of_flags(str(error), arguments)}")
+        sys.exit(f"keras-tfm: error: {flags.in_terms_of_flags(str(error), name)}")
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in extras.PACKAGES:
             raise
-        sys.exit(f"keras-tfm: error: {extras.missing(package)}")
+        others = extras.other_backends(package) if name != "export" and "pip install" not in str(error) else []
+        offer = "; or use {0}, which is installed: --backend {0}, or KERAS_BACKEND={0}" if others else ""
+        sys.exit(f"keras-tfm: error: {extras.missing(package)}{offer.format(*others)}")
 
 
 def check_model(model, exports=True, hint=""):
@@ -115,6 +117,7 @@ def train(out, recipe, source, target, valid_source, valid_target, task, num_exa
         pairs = data.ParallelFiles(source, target)
         valid = data.ParallelFiles(valid_source, valid_target) if valid_source else None
     from keras_tfm import pipeline, runs
+    from keras_tfm.backend import devices
 
     try:
         translator = pipeline.train(pairs, out, recipe, valid, functools.partial(print, flush=True))
@@ -127,21 +130,35 @@ def train(out, recipe, source, target, valid_source, valid_target, task, num_exa
   keras-tfm finish {out} writes it as model.keras."""
             error.add_note(saved if step else " before anything was saved")
         raise
-    if task:
-        show(translator, TASKS[task](1000, "test"), recipe.verbose)
+    if task and devices.is_first():
+        test = TASKS[task](1000, "test")
+        right = show(translator, test, recipe.verbose)
+        print(f"{right / len(test):.1%} of {len(test):,} unseen texts exactly right")
+    elif recipe.verbose and devices.is_first():
+        show(translator, list(itertools.islice(valid or pairs, SAMPLE)), 0)
     return translator
 
 
 def show(translator, pairs, verbose):
-    """Prints twenty translations, and how many of all are exactly right."""
+    """Prints up to twenty translations with their references, and returns how many of all are exactly right."""
     from keras_tfm.translator import Translator
 
     greedy = Translator(translator.models, *translator.tokenizers, beams=1, batch_size=128)
+    greedy.jit_compile = len(pairs) > FEW
+    # an untrained model would write until it may not write more
+    greedy.longest_target = 1 + max(map(len, greedy.target_tokenizer.encode(target for _, target in pairs)))
     answers = greedy([source for source, _ in pairs], verbose)
     right = [answer == target for answer, (_, target) in zip(answers, pairs, strict=True)]
     for (source, target), answer in zip(pairs[:20], answers, strict=False):
-        print(f"  {source} → {answer}" + ("" if answer == target else f"   (wrong: {target})"))
-    print(f"{sum(right) / len(pairs):.1%} of {len(pairs):,} unseen texts exactly right")
+        print(f"  {source} → {answer}" + ("" if answer == target else f"   (reference: {target})"))
+    if not any(answer.strip() for answer in answers):
+        note(f"all {len(answers):,} translations are blank: {BLANK}")
+    return sum(right)
+
+
+def note(message):
+    """Prints what the user should know about the figures of a command."""
+    print(f"keras-tfm: note: {message}", file=sys.stderr)
 
 
 def finish(model, average):
@@ -174,7 +191,17 @@ def load_translator(model, form=None, **options):
     return translator
 
 
-def translate(model, files, text, out, **options):
+def check_new(out, overwrite):
+    """Raises an error if a file must not be written, or holds something that would be lost."""
+    if out.is_dir():
+        raise ValueError(f"`out` must be a file. Received: {out}, a folder")
+    if out.exists() and not out.is_file():
+        raise ValueError(f"`out` must be a file. Received: {out}, which is not a regular one")
+    if not overwrite and out.exists() and out.stat().st_size:
+        raise ValueError(f"`out` must be a new file, unless `overwrite` is given. Received: {out}, which exists")
+
+
+def translate(model, files, text, out, overwrite, **options):
     """Translates lines of files or of standard input, see `keras-tfm translate --help`."""
     form = check_model(model or DATES, hint="; a text to translate comes after --text, or on standard input")
     for file in files:
@@ -183,10 +210,10 @@ def translate(model, files, text, out, **options):
             raise ValueError(f"{file}: must be a text file; pass text with --text. Received: {what}")
     if text and files:
         raise ValueError(f"`text` and files must not both be given. Received: {text} and {list(map(str, files))}")
-    if out is not None and out.is_dir():
-        raise ValueError(f"`out` must be a file. Received: {out}, a folder")
     if out is not None and any(out.exists() and file.samefile(out) for file in files):
         raise ValueError(f"`out` must not be one of the files to translate. Received: {out}")
+    if out is not None:
+        check_new(out, overwrite)
     if model is None:
         print("no MODEL given: using the package's date translator (3. Mai 2023 → 2023-05-03)", file=sys.stderr)
     translator = load_translator(model or DATES, form, **options)
@@ -194,7 +221,7 @@ def translate(model, files, text, out, **options):
     if out is not None:
         total = sum(1 for _ in _lines(files)) if files else None
         task = repr([options, *map(_checksums, [model or DATES, *files])])
-        write_translations(translator, lines, out, total, hashlib.sha256(task.encode()).hexdigest()[:16])
+        write_translations(translator, lines, out, total, hashlib.sha256(task.encode()).hexdigest()[:16], overwrite)
         return
     typing = not files and not text and sys.stdin.isatty()
     lines = iter(lines)
@@ -208,8 +235,8 @@ def translate(model, files, text, out, **options):
             bar.add()
 
 
-def write_translations(translator, lines, out, total, task):
-    """Writes translations into a file beside `out`, which replaces `out` when it is complete.
+def write_translations(translator, lines, out, total, task, overwrite):
+    """Writes translations into a file beside `out`, which becomes `out` when it is complete.
 
     An interrupted command leaves that file behind. The same `task`, a hash of model, options and input files, resumes
     it, unless `total`, the number of lines, is None.
@@ -242,6 +269,7 @@ def write_translations(translator, lines, out, total, task):
         if error.errno is None:
             raise
         raise OSError(error.errno, error.strerror, str(out)) from error
+    check_new(out, overwrite)  # again, since hours may have passed
     os.replace(partial, out)
     print(f"wrote {out}", file=sys.stderr)
 
@@ -251,6 +279,8 @@ def evaluate(model, source, reference, tokenize, **options):
     sources, references = zip(*data.ParallelFiles(source, reference), strict=True)
     form = check_model(model)
     extras.require("sacrebleu")
+    if source.samefile(reference):
+        raise ValueError(f"`reference` must not be the source. Received: {reference}")
     from keras_tfm import evaluation
 
     translator = load_translator(model, form, **options)
@@ -258,6 +288,12 @@ def evaluate(model, source, reference, tokenize, **options):
     signatures = result.pop("signatures")
     for name, value in result.items():
         print(f"{name:12} {value:10,.2f}  {evaluation.UNITS[name]:12} {signatures.get(name, '')}".rstrip())
+    if sources == references:
+        note(f"the references equal the sources: is {reference} the right file?")
+    if result["exact"] == 100:
+        note(f"all {len(sources):,} translations equal their references: was {reference} written by this translator?")
+    if result["blank"] == 100:
+        note(f"all {len(sources):,} translations are blank: {BLANK}")
     return result
 
 
@@ -272,7 +308,7 @@ def plot(model, text, layer, mean, out):
     print(f"{text} → {translation}\nwrote {out}")
 
 
-def export(model, format, out, precision, texts, title, runtime, **options):
+def export(model, format, out, precision, texts, min_agreement, title, runtime, **options):
     """Exports a translator and compares it with the model, see `keras-tfm export --help`."""
     os.environ["KERAS_BACKEND"] = "tensorflow"
     check_model(model, exports=False)
@@ -282,12 +318,17 @@ def export(model, format, out, precision, texts, title, runtime, **options):
     if format == "web":
         extras.npm_files(runtime)
         page["examples"] = list(itertools.islice(_lines([texts]), EXAMPLES)) if texts else None
-    texts = list(_lines([texts])) if texts else SENTENCES
+    texts = list(_lines([texts])) if texts else data.sample_sources(model) or SENTENCES
     exported.NewFolder(out)  # raises an error if it must not be replaced
-    translator = load_translator(model, **{"max_length": 128, **options})
+    translator = load_translator(model, **options)
+    if "max_length" not in options:
+        translator = translator.with_settings(max_length=min(translator.max_length, LONGEST_EXPORT))
     print(f"writing {out} and comparing it with the model, which takes a minute or two …", file=sys.stderr)
-    verdict = translator.export(out, format, precision, compare_on=texts, **page)
+    agreement = {"compare_on": texts, "min_agreement": min_agreement}
+    verdict = translator.export(out, format, precision, translator.max_length, **agreement, **page)
     print(f"wrote {out}: {verdict}")
+    if verdict.blank == verdict.texts:
+        note(BLANK)
 
 
 def import_(folder, out):

@@ -17,6 +17,7 @@ UNITS = {
     "bleu": "of 100",
     "chrf": "of 100",
     "exact": "% of the sentences",
+    "blank": "% of the translations",
     "perplexity": "per token",
     "sentences/s": "sentences per second",
     "tokens/s": "tokens of the translations per second",
@@ -24,14 +25,14 @@ UNITS = {
 
 
 def scores(hypotheses, references, tokenize="13a"):
-    """BLEU and chrF by sacreBLEU, and the percentage of translations that equal their reference.
+    """BLEU and chrF by sacreBLEU, and percentages of translations that equal their reference or are blank.
 
     Args:
         hypotheses, references: lists of strings, one reference for each hypothesis.
         tokenize: sacreBLEU's tokenizer, such as "13a", "zh", "ja-mecab"; "none" if the texts are already tokenized.
 
     Returns:
-        `{"bleu": 0 … 100, "chrf": 0 … 100, "exact": 0 … 100, "signatures": {…}}`.
+        `{"bleu": 0 … 100, "chrf": 0 … 100, "exact": 0 … 100, "blank": 0 … 100, "signatures": {…}}`.
 
     >>> result = scores(["the cat sat on the mat"], ["the cat sat on the mat"])
     >>> round(result["bleu"]), round(result["chrf"]), result["exact"]
@@ -41,6 +42,7 @@ def scores(hypotheses, references, tokenize="13a"):
     metrics = _metrics(hypotheses, references, tokenize)
     result = {name: metric.corpus_score(hypotheses, [references]).score for name, metric in metrics.items()}
     result["exact"] = 100 * sum(map(operator.eq, hypotheses, references)) / len(references)
+    result["blank"] = 100 * sum(not text.strip() for text in hypotheses) / len(hypotheses)
     result["signatures"] = {name: str(metric.get_signature()) for name, metric in metrics.items()}
     return result
 

@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import pathlib
+import sys
 
 # Package → what it is required for, and the extra that installs it.
 PACKAGES = {
@@ -21,10 +22,13 @@ PACKAGES = {
     "yaml": ("checkpoints in Marian's own format", "huggingface"),
     "onnxruntime": ("running ONNX files", "onnx"),
     "tf2onnx": ("writing ONNX files", "onnx"),
-    "starlette": ("serving over HTTP", "serve"),
-    "uvicorn": ("serving over HTTP", "serve"),
+    "h11": ("serving over HTTP", "serve"),
     "prometheus_client": ("serving over HTTP", "serve"),
+    "sklearn": ("the images of scikit-learn", "examples"),
+    "ray": ("training in processes that Ray starts", "ray"),
 }
+
+BACKENDS = "tensorflow", "jax", "torch"  # of Keras
 
 # What `keras_tfm.export.to_web` copies into a page, from these packages of npm; a browser loads one of the two .wasm.
 NPM_PACKAGES = {"@litertjs/core": "2.5.3", "@litertjs/wasm-utils": "2.5.3"}
@@ -44,12 +48,28 @@ def load(name):
 def require(*names):
     """Raises the error of `load` unless all of these packages are installed; imports none of them."""
     for name in names:
-        try:
-            found = importlib.util.find_spec(name) is not None
-        except ValueError:  # `find_spec` raises it where sys.modules blocks the import
-            found = False
-        if not found:
+        if not is_installed(name):
             raise missing(name)
+
+
+def is_installed(name):
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ValueError:  # `find_spec` raises it where sys.modules blocks the import
+        return False
+
+
+def other_backends(package):
+    """The installed backends of Keras, if this package is one of them that is not."""
+    return [name for name in BACKENDS if is_installed(name)] if package in BACKENDS else []
+
+
+def require_or_exit(*names):
+    """`require` for the `main` of a program: what is missing is said in one line, without a traceback."""
+    try:
+        require(*names)
+    except ModuleNotFoundError as error:
+        sys.exit(str(error))
 
 
 def missing(name):

@@ -13,6 +13,7 @@ from keras_tfm.arguments import check
 from keras_tfm.backend import devices, machine
 from keras_tfm.batches import BucketedBatches, PackedBatches
 from keras_tfm.models import BUILDERS
+from keras_tfm.progress import redraws
 from keras_tfm.recipes import CHANGEABLE, MODELS, resolve
 from keras_tfm.translator import Translator
 
@@ -71,7 +72,10 @@ def train(pairs, folder, recipe="default", valid=None, say=print, **changes):
             settled = dataclasses.replace(recipe, **earlier_choices(folder, recipe, texts))
             start = Translator.load(settled.start_from) if settled.start_from else None
             new = start is None
-            tokenizers = make_tokenizers(folder, pairs, texts, settled) if new else copy_tokenizers(folder, start)
+            tokenizers = make_tokenizers(folder, pairs, texts, settled) if new else start.tokenizers
+            if runs.is_run(folder):
+                runs.check_tokenizers(folder, tokenizers)
+            runs.write_tokenizers(folder, tokenizers)
             encoded, valid_encoded = encode(folder / "data", pairs, valid, tokenizers, settled)
         with devices.distributed(settled.devices, settled.model_parallel):
             settled = suited_batches(settled, encoded[0], machine.current())
@@ -87,10 +91,13 @@ def train(pairs, folder, recipe="default", valid=None, say=print, **changes):
             if devices.is_first():  # only now, when all options have been checked
                 write_config(folder, recipe, settled, texts, model, tokenizers)
             say(announcement(model, batches, settled, runs.saved_step(folder)))
-            fitting = {"validation_data": valid_batches, "verbose": settled.verbose, "callbacks": callbacks}
+            # Keras would redraw its bar in a log file, too
+            verbose = settled.verbose if redraws() else 2 * bool(settled.verbose)
+            fitting = {"validation_data": valid_batches, "verbose": verbose, "callbacks": callbacks}
             run.fit(model, batches, settled.steps // settled.steps_per_epoch, settled.steps_per_epoch, **fitting)
         with devices.first_before_others():
             if devices.is_first():
+                runs.write_tokenizers(folder, tokenizers)  # in case they were deleted or replaced in the meantime
                 say(write_result(folder, settled.average, run.history))
     return Translator(runs.load_keras(folder / "model.keras"), *tokenizers)
 
@@ -156,19 +163,13 @@ def make_tokenizers(folder, pairs, texts, recipe):
     sides = {"source_tokenizer": 0, "target_tokenizer": 1} if recipe.separate else {"tokenizer": None}
     wanted = {"kind": recipe.tokenizer, "vocab_size": size, "texts": texts, "names": list(sides)}
     record = folder / "data" / "tokenizers.json"
-    if not record.exists() or files.read_json(record) != wanted:
+    there = record.exists() and all((folder / name / "tokenizer.json").exists() for name in sides)
+    if not there or files.read_json(record) != wanted:
         for name, side in sides.items():
             sentences = (line for pair in pairs for line in (pair if side is None else pair[side : side + 1]))
             text.save_tokenizer(text.train_tokenizer(sentences, recipe.tokenizer, size), folder / name)
         files.write_json(record, wanted)
     return [text.load_tokenizer(folder / name) for name in sides]
-
-
-def copy_tokenizers(folder, translator):
-    """The tokenizers of a translator, as those of a run."""
-    for name, tokenizer in zip(runs.TOKENIZERS[len(translator.tokenizers) - 1], translator.tokenizers, strict=True):
-        text.save_tokenizer(tokenizer, folder / name)
-    return translator.tokenizers
 
 
 def new_model(recipe, tokenizers):
@@ -212,9 +213,14 @@ def suited_schedule(recipe, steps_per_pass, encoded, start=None):
     width = recipe.model_dim or MODELS[recipe.model].presets[recipe.preset]["model_dim"]
     width, share = (width, 1) if start is None else (start.models[0].arguments["model_dim"], GENTLE)
     chosen = {"learning_rate": recipe.learning_rate or share * (width * 2000) ** -0.5}
-    chosen |= {"warmup_steps": recipe.warmup_steps or max(1, min(4000, steps // 10))}
+    chosen |= {"warmup_steps": recipe.warmup_steps or suited_warmup(steps)}
     chosen |= {"steps_per_epoch": per_epoch, "steps": -(-steps // per_epoch) * per_epoch}
     return dataclasses.replace(recipe, **chosen)
+
+
+def suited_warmup(steps):
+    """Steps until the peak: a tenth of all, but at least 100 (or a quarter of a run that is shorter than 400 steps)."""
+    return max(1, min(4000, max(steps // 10, min(100, steps // 4))))
 
 
 def serve(encoded, recipe, **options):
@@ -276,6 +282,9 @@ def announcement(model, batches, recipe, step):
         progress = f"resuming after step {step:,} of {recipe.steps:,}"
     if step >= recipe.steps:
         progress = f"already trained for {recipe.steps:,} steps"
+    if recipe.model_parallel > 1:
+        share = f"{devices.divided_share(model):.0%} of the weights"
+        progress = f"{recipe.model_parallel} devices share {share}, and each holds the rest\n{progress}"
     return (
         f"{keras.backend.backend()}, {model.count_params():,} parameters, {recipe.steps:,} steps of up to "
         f"{recipe.batch_tokens:,} tokens in {len(batches.shapes)} shape{'s' * (len(batches.shapes) > 1)}, "

@@ -1,6 +1,8 @@
 """Plots of attention and of training, written as PNG files; they need matplotlib (`pip install 'keras_tfm[plot]'`)."""
 
+import math
 import textwrap
+import unicodedata
 
 import numpy as np
 
@@ -31,31 +33,71 @@ def attention_map(weights, query_labels, key_labels, path, title=None, axes_name
             f"and key. Received: shape {weights.shape}, {len(query_labels)} query labels, {len(key_labels)} key labels"
         )
     query_labels, key_labels = ([_printable(label) for label in labels] for labels in (query_labels, key_labels))
-    heads, queries, keys = weights.shape
-    columns = min(heads, 4)
-    rows = -(-heads // columns)
-    figure = _figure(columns * max(2.6, 0.3 * keys) + 1.5, rows * max(2.6, 0.3 * queries) + 0.7)
-    slanted = max(map(len, key_labels)) > 3
-    for head, axis in enumerate(figure.subplots(rows, columns, squeeze=False).flat):
-        if head >= heads:
-            axis.remove()
-            continue
-        image = axis.imshow(weights[head], cmap="Blues", vmin=0, vmax=1)
-        axis.set_xticks(range(keys), key_labels, rotation=45 * slanted, ha="right" if slanted else "center")
-        axis.set_yticks(range(queries), query_labels)
+    page = _Page(*weights.shape, query_labels, key_labels)
+    figure = _figure(page.width, page.height, None)
+    for head, head_weights in enumerate(weights):
+        axis = figure.add_axes(page.panel(head))
+        image = axis.imshow(head_weights, cmap="Blues", vmin=0, vmax=1)
+        axis.set_xticks(range(page.keys), key_labels, **page.slant)
+        axis.set_yticks(range(page.queries), query_labels)
         axis.tick_params(length=0, labelsize=9)
         axis.spines[:].set_visible(False)
-        if heads > 1:
-            axis.set_title(f"head {head + 1}", fontsize=10)
-        if head % columns == 0:
+        if len(weights) > 1:
+            axis.set_title(f"head {head + 1}", fontsize=10, pad=4)
+        if head % page.columns == 0:
             axis.set_ylabel(axes_names[0])
-        if head + columns >= heads:
+        if head + page.columns >= len(weights):
             axis.set_xlabel(axes_names[1])
-    figure.colorbar(image, ax=figure.axes, shrink=0.8, label="attention")
+    bar = figure.colorbar(image, cax=figure.add_axes(page.bar()), label="attention", ticks=(0, 0.5, 1))
+    bar.outline.set(edgecolor="lightgray", linewidth=0.5)
     if title:
-        lines = (textwrap.fill(line, int(11 * figure.get_figwidth())) for line in map(_printable, title.split("\n")))
-        figure.suptitle("\n".join(lines), fontsize=11, y=1.02, va="bottom")
+        lines = (textwrap.fill(line, max(40, int(11 * page.width))) for line in map(_printable, title.split("\n")))
+        figure.text(0, 1, "\n".join(lines), fontsize=12, va="bottom")
     figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.15)
+
+
+class _Page:
+    """Where each head of an attention map is drawn: squares of one size, in rows and columns that suit a screen."""
+
+    WIDE, SQUARE = 16, (0.17, 0.45)  # inches: of all columns, where squares can be so small; least and most of a square
+    BAR, GAP = 0.15, 0.35  # inches: width of the colour bar, and free space
+
+    def __init__(self, heads, queries, keys, query_labels, key_labels):
+        self.queries, self.keys = queries, keys
+        slanted = max(map(len, key_labels)) > 3
+        self.slant = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if slanted else {}
+        left, below = (0.09 * max(map(_columns, labels)) for labels in (query_labels, key_labels))
+        self.left, self.below = left + self.GAP, (0.7 * below if slanted else 0.1) + 1.4 * self.GAP
+        self.columns = min(range(1, heads + 1), key=lambda columns: self.distance_from_a_screen(heads, columns))
+        self.rows = -(-heads // self.columns)
+        self.square = self.size_of_squares(self.columns)
+        self.step = self.keys * self.square + self.left, self.queries * self.square + self.below
+        self.width = self.columns * self.step[0] - self.left + self.GAP + self.BAR
+        self.height = self.rows * self.step[1] - self.below + (self.GAP if heads > 1 else 0.1)  # titles of heads
+
+    def size_of_squares(self, columns):
+        least, most = self.SQUARE
+        readable = max(0.28, 2 / max(self.queries, self.keys))  # a map of few tokens has larger squares
+        return max(least, min(most, readable, (self.WIDE / columns - self.left) / self.keys))
+
+    def distance_from_a_screen(self, heads, columns):
+        """How far the ratio of width and height is from that of a screen; rows that are not full count as well."""
+        square, rows = self.size_of_squares(columns), -(-heads // columns)
+        ratio = columns * (self.keys * square + self.left) / (rows * (self.queries * square + self.below))
+        return abs(math.log(ratio * 9 / 16)) + 0.5 * (columns * rows - heads) / heads
+
+    def panel(self, head):
+        """Left, bottom, width and height of the map of a head, as shares of the figure."""
+        row, column = divmod(head, self.columns)
+        width, height = self.keys * self.square, self.queries * self.square
+        bottom = (self.rows - 1 - row) * self.step[1]
+        return column * self.step[0] / self.width, bottom / self.height, width / self.width, height / self.height
+
+    def bar(self):
+        """The same of the colour bar: beside the first row of maps, and at most as high."""
+        _, bottom, _, height = self.panel(0)
+        least = min(height, 2.5 / self.height)
+        return 1 - self.BAR / self.width, bottom + height - least, self.BAR / self.width, least
 
 
 def translation_map(translator, text, path, layer=-1, mean=False):
@@ -121,9 +163,14 @@ def learning_curve(history, path):
     figure.savefig(path, dpi=150)
 
 
-def _figure(width, height):
+def _figure(width, height, layout="constrained"):
     # not by pyplot, which needs a display and keeps global state
-    return extras.load("matplotlib.figure").Figure(figsize=(width, height), layout="constrained")
+    return extras.load("matplotlib.figure").Figure(figsize=(width, height), layout=layout)
+
+
+def _columns(text):
+    """Width of a text, in characters of Latin letters."""
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def _printable(text):

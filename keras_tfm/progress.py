@@ -4,6 +4,7 @@ import sys
 import time
 
 TERMINAL_SECONDS, LOG_SECONDS = 0.1, 10.0  # time between two updates, on a terminal and in a log file
+LOG_SHARE = 0.2  # of the time so far, until the next update in a log file: few lines, however long it takes
 
 
 class Progress:
@@ -40,8 +41,8 @@ class Progress:
     def add(self, count=1):
         """Adds to the number of completed items."""
         self.done += count
-        due = self.shown + (TERMINAL_SECONDS if self.terminal else LOG_SECONDS)
-        if self.stream is not None and time.monotonic() >= due:
+        pause = TERMINAL_SECONDS if self.terminal else max(LOG_SECONDS, LOG_SHARE * (self.shown - self.began))
+        if self.stream is not None and time.monotonic() >= self.shown + pause:
             self._show()
 
     def _show(self, last=False):
@@ -58,6 +59,11 @@ class Progress:
         self.stream.write("\r" + line.ljust(self.width) + "\n" * last if self.terminal else line + "\n")
         self.stream.flush()
         self.width = len(line)
+
+
+def redraws():
+    """Whether standard output can draw a line again, as a terminal or a notebook can."""
+    return sys.stdout is not None and sys.stdout.isatty() or "ipykernel" in sys.modules
 
 
 def duration(seconds):

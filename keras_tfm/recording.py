@@ -8,7 +8,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_tfm.kernels import take_each
+
 _captures = contextvars.ContextVar("attention maps as tensors: one dict per open context", default=())
+_places = contextvars.ContextVar("places of the queries that are recorded", default=None)
 _recordings = contextvars.ContextVar("attention maps as arrays: one dict per open context", default=())
 
 
@@ -77,8 +80,21 @@ def paused():
         _recordings.reset(tokens[1])
 
 
+@contextlib.contextmanager
+def queries_at(places):
+    """Queries that this thread records inside are taken from these places (batch, query): where they were moved to."""
+    token = _places.set(places)
+    try:
+        yield
+    finally:
+        _places.reset(token)
+
+
 def record(path, weights):
     """Adds the weights (batch, heads, query, key) of a layer to all open contexts."""
+    if _places.get() is not None:
+        queries = take_each(ops.transpose(weights, (0, 2, 1, 3)), _places.get())
+        weights = ops.transpose(queries, (0, 2, 1, 3))
     for maps in _captures.get():
         maps.setdefault(path, []).append(weights)
     if not _recordings.get():

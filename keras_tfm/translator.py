@@ -2,9 +2,10 @@
 
 import functools
 import itertools
+import math
 import pathlib
-import re
 import threading
+import warnings
 
 from keras import ops
 
@@ -14,10 +15,8 @@ from keras_tfm.batches import padded
 from keras_tfm.convert import marian
 from keras_tfm.export import export
 from keras_tfm.progress import Progress
-from keras_tfm.text import PAD, longest_translation
+from keras_tfm.text import END, LINE_END, PAD, SENTENCE_END, longest_translation
 
-SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])\s*")
-LINE_END = re.compile(r"\r?\n")
 WIDTHS = (16, 32, 64, 128, 512)  # sources are padded to these widths; a program is compiled for each that occurs
 FEW = 8  # up to this many sentences are translated in a batch of this size
 # Options of the search and their defaults. Those of `SEARCH` have no effect on greedy search.
@@ -50,6 +49,7 @@ class Translator:
 
     export = export  # `keras_tfm.export.export` as a method
     stream = exported.Runner.stream
+    longest_target = math.inf  # maximum number of tokens of a translation, if it is less than the search allows
     jit_compile = True  # whether XLA compiles the search, or optimizes it on JAX: slow to start, faster afterwards
 
     def __init__(
@@ -59,16 +59,13 @@ class Translator:
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer or source_tokenizer
         self.tokenizers = list(dict.fromkeys([self.source_tokenizer, self.target_tokenizer]))  # one if they are shared
         self._fingerprints = [text.fingerprint(tokenizer) for tokenizer in self.tokenizers]
-        self.beams, self.batch_size = positive("beams", beams), positive("batch_size", batch_size)
-        for name in options:
-            one_of("option", name, sorted(SEARCH | CONSTRAINTS))
+        self.beams, self.batch_size = beams, batch_size
         self.options, self.origin = SEARCH | CONSTRAINTS | options, ""
         for model in self.models:
             self._check_tokenizers(model)
         limits = [m.arguments.get("max_length", 512) for m in self.models if m.arguments.get("positions") == "learned"]
         self.max_length = min([positive("max_length", max_length), *limits])
-        decoding.Constraints(self.max_length, **self._only(CONSTRAINTS))
-        decoding.check_search(**self._only(SEARCH))
+        check_settings(beams, batch_size, self.max_length, **options)
         coverage = self.options["coverage_penalty"]
         check("coverage_penalty", coverage, len(self.models) == 1 or not coverage, "0 for an ensemble")
         self.widths = [width for width in WIDTHS if width < self.max_length] + [self.max_length]
@@ -82,7 +79,8 @@ class Translator:
     def n_best(self, texts, n, verbose=0):
         """Returns the `n` best translations of each string with their scores, best first: [(string, score), …].
 
-        If a text has several lines or sentences, their hypotheses are combined, and their scores added.
+        If a text has several lines or sentences, their hypotheses are combined, and their scores added. A text for
+        which the constraints leave no translation has one that is empty, with the score `decoding.NEVER`.
         """
         return self._translate(texts, positive("n", n), verbose)
 
@@ -91,10 +89,23 @@ class Translator:
         n = None if self.beams == 1 else 1
         for size in sorted({min(FEW, self.batch_size), self.batch_size}):
             for width in self.widths:
-                self._program(n)(padded([[]], width, size), width)
+                _, scores = self._program(n)(padded([[]], width, size), width)
+                ops.convert_to_numpy(scores)  # waits: JAX returns before it has computed
+
+    @property
+    def settings(self):
+        """The arguments of this translator except its models and tokenizers, as JSON values."""
+        own = {"beams": self.beams, "batch_size": self.batch_size, "max_length": self.max_length}
+        return own | self.options | {"forbidden": sorted(map(int, self.options["forbidden"]))}
+
+    def with_settings(self, **changes):
+        """Returns a translator with the same models, tokenizers and settings, except those that are given here."""
+        other = type(self)(self.models, *self.tokenizers, **self.settings | changes)
+        other.origin = self.origin
+        return other
 
     def save(self, folder):
-        """Writes models and tokenizers into a folder, which must be new, empty, or written by `save` before."""
+        """Writes models, tokenizers and settings into a folder, which must be new, empty, or written by `save`."""
         models = {path.name for path in pathlib.Path(folder).glob("model*.keras")} | {"model.keras"}
         names = models | {"translator.json", *itertools.chain(*runs.TOKENIZERS)}
         with files.NewFolder(folder, models, names) as new:
@@ -103,7 +114,7 @@ class Translator:
                 model.save(new / (f"model-{number}.keras" if len(self.models) > 1 else "model.keras"))
             for name, tokenizer in zip(runs.TOKENIZERS[len(self.tokenizers) - 1], self.tokenizers, strict=True):
                 text.save_tokenizer(tokenizer, new / name)
-            files.write_manifest(new, format="keras")
+            files.write_manifest(new, format="keras", **self.settings)
 
     @classmethod
     def load(cls, folder=files.DATES, **options):
@@ -112,7 +123,7 @@ class Translator:
         Args:
             folder: by default that of the translator of dates that comes with the package. If it is a run that is still
                 training, its latest state is used, and the attribute `origin` says so.
-            **options: arguments of `Translator`, such as `beams`.
+            **options: arguments of `Translator`, such as `beams`, by default those that `save` wrote.
         """
         folder, origin = pathlib.Path(folder), ""
         form = exported.form(folder)
@@ -124,12 +135,15 @@ class Translator:
         if runs.is_run(folder):
             models, origin = runs.load_model(folder)
         else:
-            if (folder / "translator.json").exists():
-                files.read_manifest(folder)
+            options = _saved_settings(folder) | options
             models = [runs.load_keras(path) for path in sorted(folder.glob("model*.keras"))]
             if not models:
                 raise FileNotFoundError(f"{folder}: must contain model.keras, as written by `keras-tfm train`")
         translator = cls(models, *runs.load_tokenizers(folder), **options)
+        if not all("tokenizers" in model.metadata for model in translator.models):
+            message = "does not name the tokenizers it was trained with, so others in its folder would not be noticed"
+            remedy = "`Translator.load(folder).save(new_folder)` writes one that does"
+            warnings.warn(f"{folder / 'model.keras'} {message}; {remedy}", stacklevel=2)
         translator.origin = origin
         return translator
 
@@ -141,7 +155,9 @@ class Translator:
             folder: contains config.json, model.safetensors (or pytorch_model.bin, which requires PyTorch), source.spm,
                 target.spm and vocab.json, and perhaps target_vocab.json and generation_config.json; or, in Marian's own
                 format, one .npz file, one *vocab.yml, source.spm and target.spm.
-            **options: arguments of `Translator`. `beams` and `length_penalty` are by default those of the folder.
+            **options: arguments of `Translator`. By default, generation_config.json or config.json determine `beams`,
+                `max_length`, which bounds sources too, `length_penalty`, `min_length`, `no_repeat_ngram` and, by
+                `bad_words_ids` of one token, `forbidden`. A warning says how many longer ones are ignored.
         """
         model, tokenizers, found = marian.read(folder)
         return cls(model, *tokenizers, **found | options)
@@ -196,9 +212,12 @@ class Translator:
                 width = next(width for width in self.widths if width > len(rows[batch[-1]]))
                 sources = padded([rows[number] for number in batch], width, size)
                 ids, scores = (ops.convert_to_numpy(x)[: len(batch)] for x in self._program(n)(sources, width))
+                if not _usual(ids[:, 0], scores[:, 0], n):
+                    self._check_weights()
                 for number, hypotheses, their_scores in zip(batch, ids, scores, strict=True):
                     pairs = zip(self.target_tokenizer.decode(hypotheses), map(float, their_scores), strict=True)
-                    found[number] = [(string, score) for string, score in pairs if score > decoding.NEVER / 2]
+                    possible = [(string, score) for string, score in pairs if score > decoding.NEVER / 2]
+                    found[number] = possible or [("", decoding.NEVER)]
                 bar.add(len(batch))
         return found
 
@@ -206,10 +225,20 @@ class Translator:
         """Returns `search` for `n`, compiled; each width that occurs is compiled once."""
         with self._lock:
             if n not in self._programs:
+                self._check_weights()
                 variables = [variable for model in self.models for variable in model.variables]
                 search, locks = functools.partial(self.search, n=n), [model.running for model in self.models]
                 self._programs[n] = kernels.compiled(search, variables, locks, self.jit_compile)
             return self._programs[n]
+
+    def _check_weights(self):
+        """Raises an error if a weight is NaN or infinite.
+
+        To read all weights takes longer than a short translation. So this is called before a program is compiled, and,
+        since training may change weights at any time, after a search whose result may be that of NaN; see `_usual`.
+        """
+        for model in self.models:
+            model.check_finite()
 
     # ── from ids to ids; exports use these, too ──
 
@@ -242,7 +271,7 @@ class Translator:
 
     def longest(self, width):
         """The maximum number of tokens of a translation, for sources of at most `width` tokens."""
-        return max(min(longest_translation(width), self.max_length), self.options["min_length"])
+        return max(min(longest_translation(width), self.max_length, self.longest_target), self.options["min_length"])
 
     def steps(self, with_attention=False, padded=True, check_room=True):
         """Returns the functions `start` and `step` of the model or of the ensemble, for `keras_tfm.decoding`.
@@ -255,6 +284,37 @@ class Translator:
         model = decoding.Ensemble(self.models) if len(self.models) > 1 else self.models[0]
         step = model.step_and_attention if with_attention else model.step
         return functools.partial(model.start, padded=padded), functools.partial(step, check_room=check_room)
+
+
+def check_settings(beams=4, batch_size=64, max_length=512, **options):
+    """Raises an error for settings that `Translator` does not accept."""
+    exported.limited("beams", beams, exported.MOST_BEAMS)
+    positive("batch_size", batch_size), positive("max_length", max_length)
+    for name in options:
+        one_of("option", name, ["beams", "batch_size", "max_length", *sorted(SEARCH | CONSTRAINTS)])
+    decoding.Constraints(max_length, **{name: options[name] for name in CONSTRAINTS if name in options})
+    decoding.check_search(**{name: options[name] for name in SEARCH if name in options})
+
+
+def _usual(ids, scores, n):
+    """Whether the best ids (batch, length) can be those of a model whose logits are numbers: if not, look for NaN.
+
+    A beam search then finds no hypothesis. Greedy search, where `n` is None, writes the same token again and again: it
+    ends at once, or never.
+    """
+    if n is not None:
+        return (scores > decoding.NEVER / 2).all()
+    return ((ids[:, 0] > END) & (ids == END).any(axis=1)).all()
+
+
+def _saved_settings(folder):
+    """The settings that `Translator.save` wrote, after checking every file; none in folders of earlier versions."""
+    path, names = folder / "translator.json", ("beams", "batch_size", "max_length", *SEARCH, *CONSTRAINTS)
+    found = files.read_manifest(folder) if path.exists() else {}
+    saved = {name: found[name] for name in names if name in found}
+    with files.reading(path):
+        check_settings(**saved)
+    return saved
 
 
 def _split(pattern, string):

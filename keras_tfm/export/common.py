@@ -2,8 +2,6 @@
 
 import keras
 
-from keras_tfm.arguments import one_of
-
 
 def graph_of(function, *specs):
     """`function` as a TensorFlow graph; `specs` are shape, dtype and name of each argument."""
@@ -23,6 +21,16 @@ def tensorflow():
     return tf
 
 
+def in_float32(translator):
+    """The translator, with copies of its models that compute in float32: most runtimes know no mixed precision."""
+    if all(model.compute_dtype == "float32" for model in translator.models):
+        return translator
+    models = [type(model).from_config(model.get_config() | {"dtype": "float32"}) for model in translator.models]
+    for copy, model in zip(models, translator.models, strict=True):
+        copy.set_weights(model.get_weights())
+    return type(translator)(models, *translator.tokenizers, **translator.settings)
+
+
 def check_options(model, holder, allowed, free):
     """Raises an error unless another format can hold the model, else returns its options of `allowed`.
 
@@ -38,4 +46,11 @@ def check_options(model, holder, allowed, free):
             f"`translator` must have a model that {holder} can hold, which knows no {' and no '.join(unknown)}. "
             f"Received: {type(model).__name__}"
         )
-    return {name: one_of(name, model.arguments.get(name, values[0]), values) for name, values in allowed.items()}
+    options = {name: model.arguments.get(name, values[0]) for name, values in allowed.items()}
+    for name, value in options.items():
+        if value not in allowed[name]:
+            raise ValueError(
+                f"`{name}` must be one of {list(allowed[name])} in a model that {holder} can hold. Received: "
+                f"{name}={value!r}; choose another format, or train a model with another {name}"
+            )
+    return options

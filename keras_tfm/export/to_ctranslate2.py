@@ -27,6 +27,8 @@ FREE = {"vocab_size", "target_vocab_size", "model_dim", "num_layers", "num_decod
 FREE |= {"dropout", "attention_dropout", "max_length", "norm_first", "use_bias", "kernel_initializer"}
 FREE |= {"bias_initializer", "packed", "flat", "dtype", "name", "scaled_embeddings", "output_bias", "embedding_norm"}
 
+NEVER = np.float32(-6e4)  # bias of the logit of a token that is never written; float16 can hold it
+
 
 def write(translator, folder, settings):
     """Writes a model for CTranslate2; see `keras_tfm.export.export`."""
@@ -58,7 +60,7 @@ def _spec(model, specs):
     _fill_stack(spec.decoder, spec.decoder.embeddings, model.decoder, model.target_embedding)
     table = spec.decoder.projection.weight = spec.decoder.embeddings.weight
     bias = _array(model.target_embedding.bias) if model.target_embedding.use_bias else np.zeros(len(table), "float32")
-    spec.decoder.projection.bias = np.where(np.isin(np.arange(len(table)), [PAD, START]), np.float32(-1e9), bias)
+    spec.decoder.projection.bias = np.where(np.isin(np.arange(len(table)), [PAD, START]), NEVER, bias)
     return spec
 
 

@@ -49,7 +49,7 @@ def write(translator, folder, settings):
         (folder / f"{side}.spm").write_bytes(tokenizer.model)
     for each, name in zip(names, ("vocab.json", "target_vocab.json")[: 1 if shared else 2], strict=False):
         files.write_json(folder / name, {piece: number for number, piece in enumerate(each)}, checksum=False)
-    for name, content in configurations(translator, settings, names, shared).items():
+    for name, content in configurations(translator, settings, names, shared, orders[1]).items():
         files.write_json(folder / f"{name}.json", content, checksum=False)
     content = extras.load("safetensors.numpy").save(tensors_of(model, orders), {"format": "pt"})
     (folder / "model.safetensors").write_bytes(content)  # `save_file` would let only this user read it
@@ -72,8 +72,8 @@ def tensors_of(model, orders):
     return found
 
 
-def configurations(translator, settings, names, shared):
-    """The contents of config.json, generation_config.json and tokenizer_config.json."""
+def configurations(translator, settings, names, shared, order):
+    """The contents of config.json, generation_config.json and tokenizer_config.json, for the order of target ids."""
     model = translator.models[0]
     block, sizes = model.encoder.blocks[0], {"pad_token_id": PAD, "decoder_start_token_id": PAD, "eos_token_id": END}
     for side, stack in {"encoder": model.encoder, "decoder": model.decoder}.items():
@@ -91,7 +91,9 @@ def configurations(translator, settings, names, shared):
     generation = {name: config[name] for name in ("pad_token_id", "decoder_start_token_id", "eos_token_id")}
     generation |= {"num_beams": settings["beams"], "length_penalty": settings["length_penalty"]}
     generation["early_stopping"] = "never" if settings["thorough"] else False
-    generation |= {"max_length": settings["longest"], "bad_words_ids": [[PAD]], "forced_eos_token_id": None}
+    generation |= {"min_length": settings["min_length"], "no_repeat_ngram_size": settings["no_repeat_ngram"]}
+    generation["bad_words_ids"] = [[PAD], *([int(order[number])] for number in settings["forbidden"])]
+    generation |= {"max_length": settings["longest"] + 1, "forced_eos_token_id": None}  # it counts the start token
     tokenizer = {"tokenizer_class": "MarianTokenizer", "model_max_length": settings["max_length"]}
     tokenizer |= {"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>", "separate_vocabs": not shared}
     return {"config": config, "generation_config": generation, "tokenizer_config": tokenizer}
