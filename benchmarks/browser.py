@@ -18,8 +18,6 @@ import subprocess
 import threading
 import time
 
-from selenium import webdriver
-
 from keras_tfm import exported
 from keras_tfm.data import read_lines
 
@@ -93,6 +91,8 @@ def sizes(paths):
 
 
 def browser():
+    from selenium import webdriver
+
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium")
     for flag in FLAGS.split():

@@ -15,12 +15,14 @@ from conftest import (
     gradients,
     largest_tensor,
     normal,
+    once,
     parametrize_all,
     run,
     spread,
 )
 from keras import ops
 
+from keras_tfm import kernels
 from keras_tfm.layers import (
     SCORES,
     MultiHeadAttention,
@@ -212,6 +214,53 @@ def test_equals_keras_multi_head_attention_with_the_same_weights(causal, masked)
     mask = MASK if masked else np.ones_like(MASK)
     expected = run(theirs, X, X, attention_mask=mask[:, None, :], use_causal_mask=causal)
     assert_close(array(run(ours, X, mask=mask if masked else None))[mask], array(expected)[mask])
+
+
+def as_keras(layer):
+    """Keras' own attention with the weights of a layer; a narrow head is one that reads zeros beside its slice."""
+    weights, width = layer.get_weights(), layer.output_dense.kernel.shape[-1]
+    theirs = keras.layers.GroupQueryAttention(layer.head_dim, layer.num_heads, layer.num_kv_heads)
+    theirs.build((None, None, width), (None, None, width))
+    if layer.heads == "narrow":
+        for place in (0, 2, 4):  # kernels of queries, keys and values
+            heads, size, dim = weights[place].shape
+            slices = weights[place][:, :, None] * np.eye(heads)[:, None, :, None]  # (heads, size, heads, dim)
+            weights[place] = slices.reshape(heads * size, heads, dim)
+    theirs.set_weights(weights)
+    return theirs
+
+
+@pytest.mark.parametrize("width, num_heads", [(1, 1), (2, 1), (2, 2), (6, 6)])
+def test_any_number_of_features_and_heads(width, num_heads):
+    """One feature per head, one head, one feature in all, and as many heads as tokens are sizes like any other."""
+    x, layers = normal(2, 3, width), {}
+    for heads, num_kv_heads in [*((heads, num_heads) for heads in HEADS), *[("standard", 1)] * (num_heads > 1)]:
+        layer = MultiHeadSelfAttention(num_heads, num_kv_heads=num_kv_heads, heads=heads, causal=True)
+        layer.build(x.shape)
+        layers[heads, num_kv_heads] = spread(layer, 0.5)
+
+    def full_and_by_steps(layer):
+        first, cache = layer(x[:, :2], cache=layer.empty_cache(2, 3))
+        return layer(x), ops.concatenate([first, layer(x[:, 2:], cache=cache, start=2)[0]], axis=1)
+
+    variables = [variable for layer in layers.values() for variable in layer.variables]
+    of_few = kernels.compiled(lambda x, size: [layer(x) for layer in layers.values()], variables)
+    found = zip(run(lambda: [full_and_by_steps(layer) for layer in layers.values()]), of_few(x[:, :1], 0), strict=True)
+    expected = run(lambda: [as_keras(layer)(x, x, use_causal_mask=True) for layer in layers.values()])
+    for name, theirs, ((full, by_steps), first) in zip(layers, expected, found, strict=True):
+        assert full.shape == x.shape, name
+        assert_close(full, theirs)
+        assert_close(by_steps, full)
+        assert_close(first, full[:, :1])
+
+
+@once
+def test_any_number_of_quantized_heads():
+    inputs = keras.Input((None, 2))
+    model = spread(keras.Model(inputs, MultiHeadSelfAttention(2, causal=True)(inputs)), 0.5)
+    model.quantize("int8", filters=lambda layer: isinstance(layer, keras.layers.EinsumDense))
+    x = normal(2, 3, 2)
+    assert_close(model(x[:, :2]), model(x)[:, :2])  # with as many heads as tokens, or not
 
 
 def test_cross_attention_equals_keras_with_the_same_weights():

@@ -25,6 +25,7 @@ from conftest import (
 )
 from keras import ops
 
+from keras_tfm import kernels
 from keras_tfm.layers import (
     SCORES,
     FeedForward,
@@ -305,6 +306,25 @@ def test_feed_forward_and_norm(activation, norm):
     assert_close((array(of_block) ** 2).mean(-1), np.ones((2, 5)), 1e-3)  # both norms leave features of unit size
 
 
+@pytest.mark.parametrize("width, ff_dim", [(1, 1), (1, 3), (3, 1)])
+@pytest.mark.parametrize("activation", ["relu", "swiglu"])
+def test_feed_forward_of_any_width(width, ff_dim, activation):
+    x, layer = normal(2, 1, width), FeedForward(ff_dim, activation)
+    layer.build(x.shape)
+    spread(layer, 0.5)
+    inner = array(run(layer.inner, x)) * (array(run(layer.gated, x)) if layer.is_gated else 1)
+    expected = inner @ array(layer.outer.kernel) + array(layer.outer.bias)
+    assert_close(run(layer, x), expected)
+    assert_close(kernels.compiled(lambda x, size: layer(x), layer.variables)(x, 0), expected)  # another product
+
+
+def test_norms_are_those_of_the_papers():
+    centred = X - X.mean(-1, keepdims=True)
+    for norm, x in {"layer": centred, "rms": X}.items():  # RMSNorm does not subtract the mean
+        block = built(TransformerEncoderBlock(2, 16, norm=norm), X)
+        assert_close(run(block.attention_residual.norm, X), x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5), 1e-3)
+
+
 @once
 @pytest.mark.xdist_group("keras_hub")  # which takes seconds to import
 @pytest.mark.parametrize("norm_first", [False, True])
@@ -393,6 +413,12 @@ def remembering(call):
         (lambda: TransformerDecoderBlock(2, 16)(X, memory_mask=np.ones((2, 5), bool)), ["memory_mask", "memory=None"]),
         (lambda: remembering(lambda block, cache: block(X, MEMORY, cache=cache)), ["`memory`", "cache", "both"]),
         (lambda: remembering(lambda block, cache: block(X, cache={"self": cache["self"]})), ["without memory"]),
+        (lambda: TransformerEncoderBlock(2, 16)(X[0]), ["`x` must be (batch, length, features)", "(5, 8)"]),
+        (
+            lambda: TransformerEncoder(1, 2, 16)(keras.Input((8,))),
+            ["`x` must be (batch, length, features)", "(None, 8)"],
+        ),
+        (lambda: TransformerDecoderBlock(2, 16)(X, X[None]), ["`memory` must be (batch, length, features)"]),
     ],
 )
 def test_bad_arguments(make, words):

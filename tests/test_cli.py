@@ -11,6 +11,7 @@ import pytest
 from conftest import BACKEND, eagerly, once
 
 from keras_tfm import cli
+from keras_tfm.files import read_manifest
 from keras_tfm.tasks import reverse
 
 SMALL = "--num_layers 1 --model-dim 16 --num_heads 2 --ff_dim 32 --steps 4 --batch-tokens 512 --num_shapes 1"
@@ -35,7 +36,8 @@ def test_training_from_two_files(tmp_path, capsys):
     with eagerly():
         cli.run(command)
     said = capsys.readouterr().out
-    assert f"{BACKEND}, " in said and "val_perplexity" in said
+    assert f"{BACKEND}, " in said and "val_perplexity" in said and said.count("  ein ") == 5  # texts with translations
+    assert "\b" not in said and "\r" not in said and said.count("loss: ") == 8  # four epochs, training and validation
     assert "val_bleu" in (tmp_path / "run/metrics.csv").read_text().splitlines()[0]
     files = {file.name for file in (tmp_path / "run").iterdir()}
     assert files >= {
@@ -107,6 +109,24 @@ def test_a_backend_that_is_not_there_is_named():
 
 
 @once
+def test_without_tensorflow_an_installed_backend_is_offered(tmp_path):
+    program = "import sys; sys.modules['tensorflow'] = None; from keras_tfm import cli; cli.main()"
+    environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
+    environment["KERAS_HOME"] = str(tmp_path)  # without a keras.json that names a backend
+
+    def said(*arguments):
+        command = [sys.executable, "-c", program, *arguments]
+        run = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert run.returncode == 1 and run.stderr.count("\n") == 1
+        return run.stderr
+
+    error = said("train", "--task", "reverse", "--out", str(tmp_path / "run"))
+    assert "tensorflow is required for the TensorFlow backend" in error
+    assert "or use jax, which is installed: --backend jax, or KERAS_BACKEND=jax" in error
+    assert "--backend" not in said("export", str(cli.DATES), "--format", "litert", "--out", str(tmp_path / "out"))
+
+
+@once
 def test_help_needs_no_backend():
     run = keras_tfm("train", "--help", KERAS_BACKEND="none")
     assert run.returncode == 0 and "--model_dim" in run.stdout
@@ -156,6 +176,7 @@ def test_standard_input_is_translated_line_by_line(folder):
 MEMORY = """
 import resource, sys
 from keras_tfm import cli
+from keras_tfm.files import read_manifest
 cli.run(["translate", *sys.argv[1:]])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, file=sys.stderr)
 """
@@ -199,7 +220,7 @@ def test_translations_to_a_file_go_on_where_they_stopped_and_never_on_top_of_oth
 ):
     monkeypatch.setattr(cli, "CHUNK", 2)
     (tmp_path / "texts").write_text("".join(f"number {number}\n" for number in range(6)))
-    out, command = tmp_path / "out", ["translate", str(folder), str(tmp_path / "texts"), *OPTIONS]
+    out, command = tmp_path / "out", ["translate", str(folder), str(tmp_path / "texts"), *OPTIONS, "--overwrite"]
     out.write_text("of another model\n")
 
     def stopped(self, lines, chunk):
@@ -229,6 +250,37 @@ def test_translations_to_a_file_go_on_where_they_stopped_and_never_on_top_of_oth
 
 
 @once
+@pytest.mark.usefixtures("one_width")
+def test_no_file_is_overwritten_unless_asked_for(folder, tmp_path, monkeypatch, capsys):
+    """Neither references nor earlier translations, nor what appears while a command runs."""
+    (tmp_path / "texts").write_text("a dog\na cat\n")
+    out = tmp_path / "test.hyp"
+    command = ["translate", str(folder), str(tmp_path / "texts"), "--out", str(out), *OPTIONS]
+    out.touch()  # there is nothing to lose in an empty file
+    cli.run(command)
+    written = out.read_text()
+    for content in ("ein Hund\neine Katze\n", written):
+        out.write_text(content)
+        with pytest.raises(SystemExit, match="--out must be a new file, unless --overwrite is given. Received: .*hyp"):
+            cli.run(command)
+        assert out.read_text() == content and not [*tmp_path.glob(".*")]
+    out.unlink()
+    from keras_tfm.translator import Translator
+
+    def while_another_writes(self, lines, chunk):
+        out.write_text("of another program\n")
+        return stream(self, lines, chunk)
+
+    stream = Translator.stream
+    monkeypatch.setattr(Translator, "stream", while_another_writes)
+    with pytest.raises(SystemExit, match="--out must be a new file, unless --overwrite is given"):
+        cli.run(command)
+    assert out.read_text() == "of another program\n"
+    cli.run([*command, "--overwrite"])
+    assert out.read_text() == written and "resuming after line 2" in capsys.readouterr().err
+
+
+@once
 def test_a_reader_may_stop_reading(folder, tmp_path):
     (tmp_path / "texts").write_text("\n" * 50_000)
     command = (
@@ -253,6 +305,7 @@ def test_a_missing_file_is_named(folder):
 BEFORE_KERAS = """
 import json, sys
 from keras_tfm import cli
+from keras_tfm.files import read_manifest
 for missing, line in json.load(sys.stdin):
     if missing:
         sys.modules[missing] = None  # as if it were not installed
@@ -283,6 +336,10 @@ def before_keras(folder, here, lines):
 @once
 def test_what_can_be_known_at_once_is_said_before_keras_is_imported(folder, tmp_path):
     (tmp_path / "x").write_text("one text\n")
+    (tmp_path / "taken").write_text("a reference\n")
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf/model.safetensors").touch()
+    os.mkfifo(tmp_path / "pipe")
     expected = [
         ("translate no/such", "no such folder; a text to translate comes after --text"),
         ("translate MODEL no/such", "no/such: must be a text file; pass text with --text. Received: no such file"),
@@ -291,6 +348,10 @@ def test_what_can_be_known_at_once_is_said_before_keras_is_imported(folder, tmp_
         ("translate MODEL .", ".: must be a text file; pass text with --text. Received: a folder"),
         ("train --source x", "x, line 1: must be `text, tab, text`, since there is no --target. Received: 'one text'"),
         ("translate .", "must contain a run, a model.keras or an export"),
+        ("translate hf --text Save", "`model` must be an export that this package runs. Received: hf, in the"),
+        ("translate MODEL x --out taken", "--out must be a new file, unless --overwrite is given. Received: taken"),
+        ("translate MODEL x --out {here}/pipe", "--out must be a file. Received: {here}/pipe, which is not a regular"),
+        ("evaluate MODEL --source x --reference ./x", "--reference must not be the source. Received: x"),
         ("evaluate . --source no/such --reference x", "no/such: there is no such file"),
         ("plot no/such text", "no/such: there is no such folder"),
         ("export no/such --format onnx --out x", "no/such: there is no such folder"),
@@ -312,7 +373,17 @@ def test_what_can_be_known_at_once_is_said_before_keras_is_imported(folder, tmp_
     ]
     errors = before_keras(folder, tmp_path, [("", line) for line, _ in expected])
     for error, (line, words) in zip(errors, expected, strict=True):
-        assert words in error, line
+        assert words.format(here=tmp_path) in error, line
+    assert (tmp_path / "taken").read_text() == "a reference\n"
+
+
+@once
+def test_messages_name_the_argument_that_is_wrong(tmp_path):
+    with pytest.raises(SystemExit, match=f"error: {tmp_path}: must be a folder with config.json of Hugging Face or an"):
+        cli.run(["import", str(tmp_path), "--out", str(tmp_path / "y")])
+    in_terms_of_flags = cli.flags.in_terms_of_flags
+    assert in_terms_of_flags("`norm_first` must be", "export") == "`norm_first` must be"  # which has no such flag
+    assert in_terms_of_flags("`folder` must be; `beams`", "translate") == "`model` must be; --beams"
 
 
 @once
@@ -325,7 +396,7 @@ def test_missing_extras_are_named_before_keras_is_imported(folder, tmp_path):
         ("matplotlib", "plot MODEL text"),
         ("tensorflow_text", "export MODEL --format saved_model --out y"),
         ("ctranslate2", "export MODEL --format ctranslate2 --out y"),
-        ("uvicorn", "serve MODEL"),
+        ("h11", "serve MODEL"),
     ]
     for error, (missing, line) in zip(before_keras(folder, tmp_path, lines), lines, strict=True):
         assert missing in error and "pip install 'keras_tfm[" in error, line
@@ -357,6 +428,17 @@ def test_a_file_that_is_cut_off_is_named(folder, tmp_path):
 
 
 @once
+def test_a_model_whose_weights_are_not_finite_is_named_in_one_line(folder, tmp_path):
+    from keras_tfm.translator import Translator
+
+    translator = Translator.load(folder)
+    translator.models[0].weights[0].assign(translator.models[0].weights[0] * float("nan"))
+    translator.save(tmp_path)
+    with pytest.raises(SystemExit, match=r"^keras-tfm: error: .*model.keras must have finite weights: [^\n]*$"):
+        cli.run(["translate", str(tmp_path), "--text", "a dog"])
+
+
+@once
 def test_nothing_comes_from_an_empty_file(folder, tmp_path, capsys):
     (tmp_path / "empty").write_text("")
     cli.run(["translate", str(folder), str(tmp_path / "empty"), *OPTIONS])
@@ -371,8 +453,31 @@ def test_scores_are_printed(folder, tmp_path, capsys):
     (tmp_path / "reference").write_text("".join(f"{answer}\n" for answer in answers))
     files = ["--source", str(tmp_path / "source"), "--reference", str(tmp_path / "reference")]
     assert cli.run(["evaluate", str(folder), *files, *OPTIONS])["exact"] == 100
-    printed = capsys.readouterr().out
+    printed, noted = capsys.readouterr()
     assert "chrf" in printed and "tok:13a" in printed and "perplexity" in printed and "\b" not in printed
+    assert "note: all 2 translations equal their references" in noted and "blank" not in noted
+    (tmp_path / "copy").write_text("a dog\na cat\n")
+    files[-1] = str(tmp_path / "copy")
+    cli.run(["evaluate", str(folder), *files, *OPTIONS])
+    assert "note: the references equal the sources" in capsys.readouterr().err
+
+
+@once
+@pytest.mark.usefixtures("one_width")
+def test_blank_translations_are_not_passed_over(folder, tmp_path, capsys):
+    from keras_tfm.translator import Translator
+
+    translator = Translator.load(folder)
+    embedding = translator.models[0].target_embedding.embeddings
+    embedding.assign(embedding * 0)  # of equal logits the first wins: the end, since padding and start are not allowed
+    translator.save(tmp_path / "blank")
+    for name in ("source", "reference"):
+        (tmp_path / name).write_text(f"a {name}\nanother\n")
+    files = ["--source", str(tmp_path / "source"), "--reference", str(tmp_path / "reference")]
+    assert cli.run(["evaluate", str(tmp_path / "blank"), *files, *OPTIONS])["blank"] == 100
+    assert "note: all 2 translations are blank" in capsys.readouterr().err
+    cli.show(translator, [("a", "b"), ("c", "d")], 0)
+    assert "note: all 2 translations are blank" in capsys.readouterr().err
 
 
 @once
@@ -390,18 +495,49 @@ def test_a_folder_without_a_model(tmp_path):
         cli.run(["translate", str(tmp_path)])
 
 
+@once
+@pytest.mark.usefixtures("one_width")
+def test_commands_use_the_settings_that_are_saved(folder, tmp_path):
+    pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
+    from keras_tfm.translator import Translator
+
+    saved, out, texts = tmp_path / "saved", tmp_path / "out", tmp_path / "texts"
+    texts.write_text("a dog\n")
+    Translator.load(folder, beams=1, max_length=24, length_penalty=1.5).save(saved)
+    cli.run(["export", str(saved), "--format", "ctranslate2", "--out", str(out), "--texts", str(texts)])
+    found = read_manifest(out)
+    assert (found["beams"], found["max_length"], found["length_penalty"]) == (1, 24, 1.5)
+    given = cli.load_translator(saved, beams=2)
+    assert (given.beams, given.max_length, given.options["length_penalty"]) == (2, 24, 1.5)
+
+
 @pytest.mark.slow
 @once
 def test_what_is_exported_is_compared(folder, tmp_path, capsys):
     out = tmp_path / "out"
-    command = ["export", str(folder), "--beams", "2", "--max-length", "64", "--batch-size", "4", "--out", str(out)]
+    command = ["export", str(folder), "--beams", "2", "--max-length", "160", "--batch-size", "4", "--out", str(out)]
     cli.run([*command, "--format", "litert"])
     assert (
         "wrote" in (said := capsys.readouterr().out) and "5 of 5 sentences translated exactly as by the model" in said
     )
     assert {path.name for path in out.iterdir()} >= {"model.tflite", "translator.json"}
+    assert read_manifest(out)["max_length"] == 160
     with pytest.raises(SystemExit, match="--precision must be one of float32 for format='saved_model'"):
         cli.run([*command, "--format", "saved_model", "--precision", "int8"])
+
+
+@once
+@pytest.mark.usefixtures("one_width")
+def test_an_export_that_disagrees_with_the_model_ends_with_an_error(folder, tmp_path):
+    pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
+    line = "--format ctranslate2 --precision int8 --beams 1 --max_length 64"  # int8 rounds: not all texts are the same
+    command = ["export", str(folder), *line.split(), "--out", str(tmp_path / "out"), "--min_agreement"]
+    with pytest.raises(SystemExit, match=r"^keras-tfm: error: the export must agree .* of 5 .* --min_agreement"):
+        cli.run([*command, "1"])
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(SystemExit) as wrong:
+        cli.run([*command, "1.5"])
+    assert wrong.value.code == 2
 
 
 @once

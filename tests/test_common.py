@@ -3,6 +3,7 @@ from conftest import BACKEND, IN_TENSORFLOW, small_translator
 
 from keras_tfm import exported
 from keras_tfm.export import FORMATS, compare
+from keras_tfm.export.common import in_float32
 
 
 def test_a_comparison_counts_and_measures(tmp_path):
@@ -10,9 +11,11 @@ def test_a_comparison_counts_and_measures(tmp_path):
     verdict = compare(
         tmp_path, lambda texts: list(map(str.upper, texts)), lambda texts: ["A", "b", "C"], ["a", "b", "c"]
     )
-    assert verdict[:3] == (2, 3, 1.0) and str(verdict).startswith(
-        "2 of 3 sentences translated exactly as by the model, 1.0 MB"
-    )
+    assert verdict[:2] == (2, 3) and verdict.similarity == pytest.approx(2 / 3)
+    beginning = "2 of 3 sentences translated exactly as by the model, similarity 0.67, 1.0 MB"
+    assert str(verdict).startswith(beginning)
+    nothing = compare(tmp_path, lambda texts: ["", " "][: len(texts)], lambda texts: ["", " "], ["a", "b"])
+    assert nothing.same == 2 and str(nothing) == "all 2 translations are blank, 1.0 MB"
 
 
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="tests the error message of the other backends")
@@ -28,6 +31,23 @@ def test_a_quantized_model_is_refused_where_its_weights_would_be_misread(tmp_pat
     for form in ("litert", "ctranslate2", "web"):
         with pytest.raises(ValueError, match="`translator` must have models that are not quantized.*Int8"):
             translator.export(tmp_path / "export", form)
+
+
+def test_models_in_mixed_precision_are_exported_in_float32():
+    translator = small_translator("bytes", {"dtype": "mixed_bfloat16"}, beams=3, min_length=2)
+    plain = in_float32(translator)
+    assert {layer.compute_dtype for layer in plain.models[0]._flatten_layers()} == {"float32"}
+    assert plain.settings == translator.settings and in_float32(plain) is plain
+    for found, expected in zip(plain.models[0].get_weights(), translator.models[0].get_weights(), strict=True):
+        assert (found == expected).all()
+
+
+@pytest.mark.slow
+@IN_TENSORFLOW
+@pytest.mark.parametrize("form", ["litert", "onnx", "saved_model"])
+def test_an_export_of_a_model_in_mixed_precision_translates_as_in_float32(form, tmp_path, one_width):
+    translator = small_translator("bytes", {"dtype": "mixed_bfloat16"}, beams=2)
+    assert translator.export(tmp_path / "export", form, max_length=24, compare_on=["a dog", "b"]).same == 2
 
 
 @pytest.mark.parametrize(

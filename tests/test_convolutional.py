@@ -69,6 +69,15 @@ def test_bytenet_reads_the_place_of_a_token_and_the_mean():
         assert_close(found[row, 1], mean[row // 2, 0])  # beyond the source
 
 
+def test_bytenet_reads_the_place_among_tokens():
+    decoder = spread(ByteNetDecoder(units=4, num_layers=1, dilations=2))
+    memory, x = normal(2, 5, 6), normal(2, 3, 6)
+    decoder.build(x.shape, memory.shape)
+    mask = np.array([[False, True, False, True, True]])  # one for both rows
+    holes, alone = run(lambda: (decoder(x, memory, memory_mask=mask), decoder(x, memory[:, mask[0]])))
+    assert_close(holes, alone)
+
+
 def test_bytenet_reads_the_whole_source_through_its_dilations():
     model = spread(models.bytenet(11, model_dim=8, units=8, num_layers=2, dilations=4), 0.3)
     source, changed = np.full((1, 20), 5), np.full((1, 20), 5)
@@ -86,6 +95,8 @@ def test_bytenet_reads_the_whole_source_through_its_dilations():
         (models.conv, {"positions": "rotary"}, "`positions` must be one of .* Received: positions='rotary'"),
         (models.conv, {"kernel_size": 0}, "`kernel_size` must be a positive integer"),
         (models.bytenet, {"dilations": 0}, "`dilations` must be a positive integer"),
+        (models.bytenet, {"dilations": 10**9}, "`dilations` must be so few that .* spans 131,072 tokens at most"),
+        (models.bytenet, {"dilations": 9, "kernel_size": 999}, "`dilations` must be so few that"),
         (models.bytenet, {"preset": "deep"}, r"`preset` must be one of \[None, 'tiny', 'small', 'base'\]"),
         (models.conv, {"max_length": 3}, None),
     ],

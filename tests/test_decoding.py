@@ -7,7 +7,8 @@ import pytest
 from conftest import BACKEND, array, assert_close, compiled, normal, parametrize_all, run, spread
 from keras import ops
 
-from keras_tfm.decoding import NEVER, PENALTIES, Constraints, Ensemble, beam_search, greedy, sample
+from keras_tfm import kernels
+from keras_tfm.decoding import MANY, NEVER, PENALTIES, Constraints, Ensemble, beam_search, greedy, sample
 from keras_tfm.models import transformer
 from keras_tfm.text import END, START
 
@@ -288,9 +289,9 @@ def test_sampling_only_the_best_token_equals_greedy(name, model):
         assert array(ids).tolist() == expected, option
 
 
-def decoded(constraints, max_length=10):
+def decoded(constraints, max_length=10, table=TABLE):
     """What each way of decoding writes, [ids]."""
-    language = Language()
+    language = Language(table)
 
     def search():
         arguments = language.start, language.step, SOURCES, max_length
@@ -331,6 +332,12 @@ def test_forbidden_tokens_and_short_outputs_are_never_written():
         assert not np.isin(ids, [START, 3, 5]).any() and ((ids > 0).sum(1) >= 5).all()
 
 
+@pytest.mark.parametrize("options", [{"forbidden": range(3, VOCABULARY)}, {"forbidden": (3, 4), "no_repeat_ngram": 1}])
+def test_where_no_token_may_follow_nothing_is_found(options):
+    for ids in decoded({"min_length": 5, **options}, table=100 * TABLE):
+        assert not ids.any()
+
+
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_no_ngram_is_repeated(n):
     repeated = False
@@ -367,6 +374,25 @@ def test_each_row_may_have_a_limit_of_its_own():
     )
     for row, limit in enumerate(limits):
         assert array(together)[row, 0, :limit].tolist() == array(alone[row])[0, 0].tolist()
+
+
+@pytest.mark.parametrize("way", ["sample", "greedy", "beam"])
+def test_a_search_in_groups_equals_one_of_all_rows(way):
+    rows, length, language, rng = MANY + 2, MANY + 1, Language(), np.random.default_rng(0)
+    sources, options = rng.integers(0, STATES, (rows, 3)), {"min_length": 3}
+    options["prefix"] = rng.integers(0, 2, (rows, 3)) * 5
+    options["limits"] = rng.integers(5, length, rows).astype("int32")
+
+    def search(sources, length):
+        arguments = language.start, language.step, sources, length
+        if way == "sample":
+            return sample(*arguments, uniforms, temperature=0.7, **options)
+        return greedy(*arguments, **options) if way == "greedy" else beam_search(*arguments, beams=2, **options)[0]
+
+    uniforms = rng.uniform(size=(rows, length)).astype("float32")
+    expected = array(run(search, sources, length))
+    assert array(kernels.compiled(search, [])(sources, length)).tolist() == expected.tolist()
+    assert len({*np.count_nonzero(expected, axis=-1).flat}) > 3  # rows leave the search one after the other
 
 
 def test_an_ensemble_averages_probabilities():

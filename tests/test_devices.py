@@ -1,7 +1,9 @@
 """Several devices and processes train as one. Each case runs in processes of its own, which see other devices."""
 
+import contextlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -13,7 +15,7 @@ import pytest
 from conftest import BACKEND
 
 import keras_tfm
-from keras_tfm import training
+from keras_tfm import models, training
 from keras_tfm.backend import devices
 from keras_tfm.text import ByteTokenizer
 from keras_tfm.translator import Translator
@@ -142,55 +144,122 @@ def test_two_replicas_of_tensorflow_train_as_one(tmp_path):
     assert_same(trained(tmp_path / "two", logical=2, devices=2, **options), alone)
 
 
-FIVE_ROWS = """
+ODD_ROWS = """
 import tempfile
+import keras
 import numpy as np
 import keras_tfm
 from keras_tfm.text import ByteTokenizer
+from keras_tfm.training import SmoothedCrossentropy
+
+SIZES = {"num_layers": 1, "model_dim": 8, "num_heads": 2, "ff_dim": 8, "dropout": 0.0}
+rng = np.random.default_rng(0)
+texts, classes, weights = rng.integers(1, 12, (7, 3)), rng.integers(0, 3, 7), rng.uniform(size=7)
 pairs = keras_tfm.data.encode_pairs([("ab", "c")] * 5, tempfile.mkdtemp(), ByteTokenizer(), verbose=0)
 
-def loss():
-    model = keras_tfm.transformer(260, num_layers=1, model_dim=8, num_heads=2, ff_dim=8, dropout=0.0)
-    for weight in model.weights:
-        weight.assign(np.full(weight.shape, 0.1))
-    model.compile("sgd", keras_tfm.training.SmoothedCrossentropy())
-    batches = keras_tfm.batches.BucketedBatches(pairs, batch_tokens=15, num_shapes=1)
-    assert batches.rows == [5]
-    return model.fit(batches, verbose=0).history["loss"]
+def with_known_weights(model):
+    values = np.random.default_rng(1)
+    model.set_weights([values.normal(size=weight.shape) for weight in model.weights])
+    return model
 
-with keras_tfm.distributed("all"):
-    found = loss()
-    print("rows", len(keras_tfm.batches.BucketedBatches(pairs, batch_tokens=15, num_shapes=1)[0][1]))
-    model = keras_tfm.transformer(16, num_layers=1, model_dim=8, num_heads=2, ff_dim=8, dropout=0)
-    ids = np.arange(1, 16).reshape(5, 3)
-    logits = model.predict({"source": ids, "target": ids}, verbose=0)
-    model.compile("sgd", keras_tfm.training.SmoothedCrossentropy(), metrics=[keras_tfm.training.TokenAccuracy()])
-    weights = model.get_weights()
-    arrays = model.fit({"source": ids, "target": ids}, ids, verbose=0, shuffle=False).history
-    model.set_weights(weights)
-    scores = model.evaluate({"source": ids, "target": ids}, ids, return_dict=True, verbose=0)
-    try:
-        model.fit({"source": ids, "target": ids}, ids, batch_size=5, verbose=0)
-    except ValueError as error:
-        print(error)
-alone = keras_tfm.transformer(16, num_layers=1, model_dim=8, num_heads=2, ff_dim=8, dropout=0)
-alone.set_weights(weights)
-alone.compile("sgd", keras_tfm.training.SmoothedCrossentropy(), metrics=[keras_tfm.training.TokenAccuracy()])
-expected = alone.evaluate({"source": ids, "target": ids}, ids, return_dict=True, verbose=0)
-for name, value in expected.items():
-    np.testing.assert_allclose([scores[name], arrays[name][0]], value, rtol=1e-5)
-model.set_weights(weights)
-np.testing.assert_allclose(logits, model({"source": ids, "target": ids}), atol=1e-5)
-np.testing.assert_allclose(found, loss(), rtol=1e-5)
+def classifier(pooling):
+    model = with_known_weights(keras_tfm.encoder_classifier(12, 3, pooling=pooling, **SIZES))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)  # a mean over the rows of a batch
+    model.compile("sgd", loss, metrics=["accuracy"], weighted_metrics=["sparse_categorical_crossentropy"])
+    return model
+
+def by_mean():
+    model, options = classifier("mean"), {"batch_size": 4, "verbose": 0}  # which two devices divide, unlike the rest
+    valid = texts, classes, weights
+    history = model.fit(*valid[:2], sample_weight=weights, validation_data=valid, shuffle=False, **options).history
+    scores = model.evaluate(texts, classes, sample_weight=weights, **options)
+    return [*history.values(), *model.get_weights(), *scores, model.predict(texts, **options)]
+
+def by_max():
+    model = classifier("max")
+    return [*model.fit(texts, classes, verbose=0).history.values(), *model.get_weights()]
+
+def by_first():
+    model = classifier("first")
+    return [*model.train_on_batch(texts, classes), *model.get_weights()]
+
+def translated():
+    model = with_known_weights(keras_tfm.transformer(260, **SIZES))
+    model.compile("sgd", SmoothedCrossentropy())
+    batches = keras_tfm.batches.BucketedBatches(pairs, batch_tokens=15, num_shapes=1)
+    print("rows", len(batches[0][1]))
+    return [model.fit(batches, verbose=0).history["loss"]]
+
+cases = [translated, by_mean, by_max, by_first]
+with keras_tfm.distributed(2):
+    found = [case() for case in cases]
+for case, ours in zip(cases, found, strict=True):
+    for own, alone in zip(ours, case(), strict=True):
+        np.testing.assert_allclose(own, alone, atol=1e-5, rtol=1e-5)
 """
 
 
+def output_with_two_devices(program, *arguments):
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, env={**os.environ, "XLA_FLAGS": flags}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @ON_JAX
-def test_eight_devices_train_on_and_predict_five_rows():
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
-    done = subprocess.run([sys.executable, "-c", FIVE_ROWS], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0 and "rows 8" in done.stdout, done.stderr
-    assert "`batch_size` must be a multiple of 8, the devices that share a batch. Received: batch_size=5" in done.stdout
+def test_two_devices_train_on_and_predict_any_number_of_rows():
+    assert output_with_two_devices(ODD_ROWS).split() == ["rows", "6", "rows", "5"]
+
+
+# Two steps of each kind of model whose weights two devices share, and of the same model on one device.
+DIVIDED = """
+import dataclasses, sys, tempfile
+import numpy as np
+import keras_tfm
+from keras_tfm import models, pipeline
+from keras_tfm.backend import devices
+from keras_tfm.text import ByteTokenizer
+from keras_tfm.training import SmoothedCrossentropy
+
+SIZES = {"model_dim": 32, "num_layers": 1, "dropout": 0.0}
+OPTIONS = {"transformer": {"num_heads": 2, "ff_dim": 64, "activation": "swiglu", "tied_output": False}}
+OPTIONS |= {"gnmt": {"num_layers": 2}, "conv": {"max_length": 8}, "bytenet": {"dilations": 2}}
+rng = np.random.default_rng(0)
+ids = {"source": rng.integers(1, 64, (4, 5)), "target": rng.integers(1, 64, (4, 3))}
+
+def trained(kind):
+    model, values = models.BUILDERS[kind](64, **SIZES | OPTIONS.get(kind, {})), np.random.default_rng(1)
+    model.set_weights([values.normal(size=weight.shape) / weight.shape[0] ** 0.5 for weight in model.weights])
+    model.compile("sgd", SmoothedCrossentropy())
+    return model, [model.train_on_batch(ids, ids["target"]) for _ in range(2)]
+
+with keras_tfm.distributed(2, model_parallel=2):
+    found = {kind: trained(kind) for kind in sys.argv[1:]}
+    pairs = keras_tfm.data.encode_pairs([("ab", "c")] * 5, tempfile.mkdtemp(), ByteTokenizer(), verbose=0)
+    batches = keras_tfm.batches.BucketedBatches(pairs, batch_tokens=15, num_shapes=1)
+    recipe = dataclasses.replace(keras_tfm.Recipe(), steps=9, batch_tokens=15, model_parallel=2)
+    print(pipeline.announcement(found[sys.argv[1]][0], batches, recipe, 0))
+for kind, (model, losses) in found.items():
+    assert devices.divided_share(model) >= 0.9, (kind, devices.divided_share(model))
+    whole = [w.path for w in model.weights if "kernel" in w.path and w.value.sharding.is_fully_replicated]
+    assert not whole, whole
+    np.testing.assert_allclose(losses, trained(kind)[1], rtol=1e-5)
+"""
+
+
+OLDER = "rnn", "rnn_attention", "gnmt", "bytenet"
+
+
+@ON_JAX
+@pytest.mark.parametrize("kinds", [("transformer", "conv"), pytest.param(OLDER, marks=pytest.mark.slow)])
+def test_two_devices_share_the_weights_of_every_model(kinds):
+    said = output_with_two_devices(DIVIDED, *kinds)
+    assert re.search(r"\n2 devices share (9\d|100)% of the weights, and each holds the rest\n", said), said
+
+
+def test_every_model_is_among_those_whose_weights_are_shared():
+    assert {"transformer", "conv", *OLDER} == {*models.BUILDERS}
 
 
 @ON_JAX
@@ -231,6 +300,13 @@ def test_one_device_is_no_distribution():
 def test_what_cannot_be_divided_is_refused(arguments, words):
     with pytest.raises(ValueError, match=words):
         devices.distributed(*arguments)
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="the others list their devices")
+def test_pytorch_trains_on_one_device():
+    assert isinstance(devices.distributed("all"), contextlib.nullcontext)
+    with pytest.raises(ValueError, match="`devices` must be at most 1, the number of devices that torch"):
+        devices.distributed(2)
 
 
 @pytest.mark.skipif(BACKEND == "jax", reason="JAX trains in several processes")

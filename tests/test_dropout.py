@@ -1,12 +1,17 @@
+import itertools
+
 import keras
 import numpy as np
 import pytest
-from conftest import IN_TENSORFLOW, array, assert_close, gradients
+from conftest import BACKEND, IN_TENSORFLOW, array, assert_close, gradients, quick
 from keras import ops
 
+from keras_tfm.backend import dropout
 from keras_tfm.backend.dropout import Dropout
 
 SHAPE = 300, 201
+DRAWS = {"tensorflow": dropout._with_tensorflow, "jax": dropout._with_jax}
+DRAWN = pytest.mark.skipif(BACKEND not in DRAWS, reason="PyTorch drops by Keras' own layer")
 
 
 def dropped(rate=0.1, seed=0, shape=SHAPE):
@@ -34,6 +39,26 @@ def test_calls_differ_and_a_seed_repeats_them():
     first, second = (array(layer(x, training=True)) for _ in range(2))
     assert (first != second).mean() > 0.4 and (first != dropped(0.5, seed=2)).mean() > 0.4
     assert_close(array(again(x, training=True)), first, 0)
+
+
+@DRAWN
+def test_draws_with_nearby_seeds_have_nothing_in_common():
+    """Layers whose seeds are close, and consecutive steps, get other numbers, not the same ones in another order."""
+    seeds = [12_345 + n for n in range(8)] + [12_345 ^ 1 << bit for bit in range(4, 31)]
+    pairs = [(seed, 3) for seed in seeds] + [(12_345, n) for n in (0, 1, 2, *(1 << bit for bit in range(2, 31)))]
+    draw = quick(lambda seed: DRAWS[BACKEND]((64, 64), seed))
+    numbers = np.stack([array(draw(ops.convert_to_tensor(pair, "uint32"))).reshape(-1) for pair in pairs])
+    assert len({row.tobytes() for row in np.sort(numbers)}) == len(pairs)
+    for rate in (0.1, 0.5):
+        kept = ((numbers >= rate * 65536) - (1 - rate)) / np.sqrt(rate * (1 - rate))
+        correlations = kept @ kept.T / kept.shape[1]
+        assert abs(correlations[np.triu_indices(len(pairs), 1)]).max() < 5.5 / np.sqrt(kept.shape[1])
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="the numbers of the other backends are those of their generators")
+def test_keys_are_as_many_as_seeds():
+    seeds = np.array([*itertools.product([0, 1, 2, 77, 2**31, 2**32 - 1], range(200))], "uint32")
+    assert len({*zip(*(np.asarray(key).tolist() for key in dropout._keys(*seeds.T)), strict=True)}) == len(seeds)
 
 
 def test_only_training_drops():

@@ -17,12 +17,15 @@ from conftest import (
     TOLERANCE,
     array,
     assert_close,
+    gradients,
+    normal,
     parametrize_all,
     run,
     spread,
 )
+from keras import ops
 
-from keras_tfm import models, record_attention
+from keras_tfm import kernels, models, record_attention
 from keras_tfm.decoding import Ensemble, beam_search, greedy, sample
 from keras_tfm.translator import Translator
 
@@ -56,7 +59,14 @@ ATTENTIVE = ("transformer", "bahdanau", "luong", "gnmt", "conv", "conv_sinusoida
 SIZE = 11
 SOURCE = np.array([[5, 6, 7, 8, 2, 0], [9, 8, 2, 0, 0, 0]])
 TARGET = np.array([[1, 4, 5, 6, 7], [1, 9, 4, 0, 0]])
+LABELS = np.array([[4, 5, 6, 7, 2], [9, 4, 2, 0, 0]])
 IDS = {"source": SOURCE, "target": TARGET}
+LONGER = {"source": np.pad(SOURCE, [(0, 0), (0, 4)]), "target": np.pad(TARGET, [(0, 0), (0, 2)])}
+# The same tokens, with padding on the left, between them and on the right.
+SCATTERED = {
+    "source": np.array([[0, 5, 0, 6, 7, 8, 2, 0], [9, 0, 0, 8, 0, 2, 0, 0]]),
+    "target": np.array([[0, 0, 1, 4, 5, 6, 7], [1, 0, 9, 0, 0, 0, 4]]),
+}
 
 
 def make(kind, **options):
@@ -76,7 +86,7 @@ def cached(model, widths):
         logits, cache = model.step(TARGET[:, position : position + width], position, cache)
         found.append(logits)
         position += width
-    return keras.ops.concatenate(found, axis=1)
+    return ops.concatenate(found, axis=1)
 
 
 @functools.cache
@@ -85,15 +95,20 @@ def computed(kind):
     model = make(kind)
     later, other, empty = TARGET.copy(), SOURCE.copy(), np.array([[5, 6, 2], [0, 0, 0]])
     later[:, 3:], other[0, 0] = 8, 9
-    longer = {"source": np.pad(SOURCE, [(0, 0), (0, 4)]), "target": np.pad(TARGET, [(0, 0), (0, 2)])}
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     decode = functools.partial(greedy, model.start, model.step)
     beams = functools.partial(beam_search, model.start, model.step, max_length=5)
-    return model, run(
-        lambda: {
-            "full": model(IDS),
+
+    def found():
+        full, longer = model(IDS), model(LONGER)
+        return {
+            "full": full,
             "one by one": cached(model, [1] * 5),
             "in pieces": cached(model, [2, 3]),
-            "longer": model(longer),
+            "longer": longer,
+            "loss": loss(LABELS, full),
+            "loss of longer": loss(np.pad(LABELS, [(0, 0), (0, 2)]), longer),
+            "scattered": model(SCATTERED),
             "alone": model({"source": SOURCE[1:, :3], "target": TARGET[1:, :3]}),
             "without mask": model.step(TARGET[:1, :1], 0, model.start(SOURCE[:1, :5], 5, padded=False))[0],
             "later": model({"source": SOURCE, "target": later}),
@@ -105,7 +120,8 @@ def computed(kind):
             "beam": beams(SOURCE, beams=3, n_best=3),
             "beam alone": beams(SOURCE[1:, :3], beams=3, n_best=3),
         }
-    )
+
+    return model, run(found)
 
 
 @each(OLDER)
@@ -116,11 +132,40 @@ def test_cached_equals_full(kind):
         assert_close(found[way][1, :3], found["full"][1, :3], 4e-5)  # after its end, a row reads padding
 
 
-@parametrize_all("kind, precision", OLDER, [precision for precision in PRECISIONS if precision != "float32"])
+MIXED = [precision for precision in PRECISIONS if precision != "float32"]
+
+
+@parametrize_all("kind, precision", OLDER, MIXED)
 def test_cached_equals_full_in_any_precision(kind, precision):
     model = make(kind, dtype=precision)
-    full, one_by_one = run(lambda: (model(IDS), cached(model, [1] * 5)))
+    memory = normal(*model.encoder.compute_output_shape((2, 6, 16)))  # of a caller who does not know the precision
+    full, one_by_one, cache = run(
+        lambda: (model(IDS), cached(model, [1] * 5), model.decoder.make_cache(2, 5, memory, masked=False))
+    )
+    types = {keras.backend.standardize_dtype(x.dtype) for x in keras.tree.flatten([full, one_by_one, cache])}
+    assert types - {"int32"} == {model.compute_dtype}
     assert_close(one_by_one[0], full[0], 4 * TOLERANCE[precision])
+
+
+@parametrize_all("kind, precision", list(KINDS), MIXED, strength=1)
+def test_searches_in_mixed_precision_score_as_the_full_pass_does(kind, precision):
+    model = make(kind, dtype=precision)
+
+    def search(sources, length):  # in a program, whose loops refuse a cache that changes its type
+        best = greedy(model.start, model.step, sources, length)
+        ids, scores = beam_search(model.start, model.step, sources, length, beams=2)
+        return best, ids[:, 0], scores[:, 0]
+
+    best, ids, scores = map(array, kernels.compiled(search, model.variables, jit_compile=False)(SOURCE, 5))
+    labels = np.concatenate([best, ids]).astype(int)
+    targets = np.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=1)
+    inputs = {"source": np.concatenate([SOURCE, SOURCE]), "target": targets}
+    shares = array(run(lambda: keras.ops.log_softmax(keras.ops.cast(model(inputs), "float32"))))
+    of_labels = np.take_along_axis(shares, labels[..., None], axis=-1)[..., 0] * (labels > 0)
+    highest = shares[:2, :, 2:].max(-1) * (labels[:2] > 0)
+    assert (of_labels[:2] >= highest - 8 * TOLERANCE[precision]).all()
+    expected = of_labels[2:].sum(1) / (labels[2:] > 0).sum(1) ** 0.6
+    assert_close(scores, expected, 8 * TOLERANCE[precision])
 
 
 @each(OLDER)
@@ -132,6 +177,54 @@ def test_padding_changes_nothing_and_each_row_is_on_its_own(kind):
     assert_close(found["without mask"][0], found["full"][0, :1])
     assert np.isfinite(array(found["beside nothing"])).all()
     assert_close(found["beside nothing"][0], found["not beside nothing"][0])
+
+
+@each(OLDER)
+def test_padding_is_no_part_of_the_losses_of_keras(kind):
+    found = computed(kind)[1]
+    shares = array(keras.ops.log_softmax(found["full"]))[LABELS > 0]
+    expected = -shares[np.arange(len(shares)), LABELS[LABELS > 0]].mean()
+    assert_close(found["loss"], expected)
+    assert_close(found["loss of longer"], expected)
+
+
+@each(OLDER)
+def test_tokens_are_found_wherever_they_are(kind):
+    found = computed(kind)[1]
+    for row, ids in enumerate(SCATTERED["target"]):
+        assert_close(array(found["scattered"])[row, ids != 0], array(found["full"])[row, TARGET[row] != 0])
+
+
+@each(OLDER, quick=("bahdanau", "conv", "bytenet"))
+def test_padding_anywhere_has_no_gradient(kind):
+    model, kept = make(kind, dropout=0.0), [ids != 0 for ids in (SOURCE, TARGET, *SCATTERED.values())]
+    x = [normal(*mask.shape, 16, seed=seed) for seed, mask in enumerate(kept)]
+    for compact, scattered in ((0, 2), (1, 3)):
+        x[scattered][kept[scattered]] = x[compact][kept[compact]]  # the same tokens, and other padding
+
+    def outputs(source, target, source_mask, target_mask):
+        memory_mask = model.encoder.compute_mask(source, source_mask)
+        memory = model.encoder(source, mask=source_mask)
+        return model.decoder(target, memory, mask=target_mask, memory_mask=memory_mask)
+
+    def total(*x):
+        return sum(ops.sum(outputs(*x[first : first + 2], *kept[first : first + 2])) for first in (0, 2))
+
+    found = gradients(total, *x)
+    for compact, scattered in ((0, 2), (1, 3)):
+        assert np.abs(found[compact][kept[compact]]).max() > 1e-4
+        assert_close(found[scattered][kept[scattered]], found[compact][kept[compact]])
+        assert not any(found[side][~kept[side]].any() for side in (compact, scattered))
+
+
+@pytest.mark.parametrize("kind", OLDER)
+def test_a_cached_call_takes_no_mask(kind):
+    model = make(kind)
+    cache, x = model.start(SOURCE, 5), normal(2, 1, 16)
+    memory = model.encode(SOURCE)
+    for name, value in (("mask", np.array([[True], [False]])), ("memory", memory)):
+        with pytest.raises(ValueError, match=f"`{name}` must be None in a call with a `cache`.* Received: a {name}"):
+            model.decoder(x, **{name: value}, cache=cache)
 
 
 @each(OLDER)
@@ -153,7 +246,7 @@ def test_hypotheses_share_the_memory_of_their_source(kind):
     hypothesis = array(ids[0, 0]).astype(int)
     length = int((hypothesis > 0).sum())
     target = np.concatenate([[1], hypothesis[: length - 1]])[None]
-    log_shares = array(keras.ops.log_softmax(run(lambda: model({"source": SOURCE[:1], "target": target}))))[0]
+    log_shares = array(ops.log_softmax(run(lambda: model({"source": SOURCE[:1], "target": target}))))[0]
     assert_close(log_shares[np.arange(length), hypothesis[:length]].sum() / length**0.6, scores[0, 0], 1e-4)
 
 
@@ -188,12 +281,17 @@ def test_attention_to_the_source_is_recorded(kind):
     model = make(kind)
     with record_attention() as maps:
         model(IDS)
+    with record_attention() as of_scattered:
+        model({"source": SOURCE, "target": SCATTERED["target"]})
     _, _, last = model.step_and_attention(TARGET[:, :1], 0, model.start(SOURCE, 5))
     for layer in model.decoder.memory_attentions:
         (weights,) = maps[layer.path]
         assert weights.shape[0] == 2 and weights.shape[2:] == (5, 6)
         assert_close(weights[:, :, :3].sum(-1), np.ones_like(weights[:, :, :3, 0]))
         assert (weights[0, ..., 5:] == 0).all() and (weights[1, ..., 3:] == 0).all()
+        if kind in OLDER:  # each query is recorded where its token is
+            queries, found = (x.transpose(0, 2, 1, 3) for x in (weights, of_scattered[layer.path][0]))
+            assert_close(found[SCATTERED["target"] != 0], queries[TARGET != 0])
     assert_close(last, weights.mean(1)[:, 0])
 
 

@@ -16,7 +16,7 @@ import pytest
 from conftest import BYTES, IN_TENSORFLOW, TEXTS, small_translator
 from test_text import damages
 
-from keras_tfm import exported, extras, files, text
+from keras_tfm import export, exported, extras, files, text
 from keras_tfm.translator import Translator
 
 pytestmark = [IN_TENSORFLOW, pytest.mark.xdist_group("exported")]  # one export of each form for all
@@ -78,6 +78,52 @@ def folders():
 @pytest.fixture(scope="module")
 def expected(translator):
     return translator(TEXTS)
+
+
+class Renumbered(Translator):
+    """Just before it translates, its model gets other numbers for its tokens: then no export is like it."""
+
+    by = 0
+
+    def __call__(self, texts, verbose=0):
+        embeddings = self.models[0].source_embedding.embeddings
+        embeddings.assign(np.roll(embeddings, self.by, axis=0))
+        return super().__call__(texts, verbose)
+
+
+def contents(folder):
+    return {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.mark.usefixtures("one_width")
+def test_an_export_that_disagrees_with_the_model_is_refused_and_the_earlier_one_stays(tmp_path):
+    pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
+    right, texts = small_translator("bpe"), ["a dog", "two cats run over the grass", "the end"]
+    translator = Renumbered(right.models, *right.tokenizers, beams=1, max_length=64)
+    verdict = translator.export(tmp_path / "out", "ctranslate2", compare_on=texts)
+    assert (verdict.same, verdict.texts, verdict.similarity) == (3, 3, 1.0)
+    before, translator.by = contents(tmp_path), 7
+    message = r"must agree .* 0 of 3 sentences .*, similarity 0\.\d\d, .*; at least 0.95 is required. .* is left as it"
+    with pytest.raises(export.Disagreement, match=message) as refused:
+        translator.export(tmp_path / "out", "ctranslate2", compare_on=texts)
+    assert refused.value.verdict.similarity < 0.95 and contents(tmp_path) == before
+    verdict = translator.export(tmp_path / "out", "ctranslate2", compare_on=texts, min_agreement=0)
+    assert verdict.same == 0 and contents(tmp_path) != before
+
+
+def test_what_an_export_cannot_be_compared_on_is_refused(tmp_path):
+    translator = shared_translator()
+    for options, message in (
+        (
+            {"compare_on": ["", " "]},
+            "`compare_on` must contain texts of one line and at most 63 tokens. Received: none",
+        ),
+        ({"compare_on": ["a b c d " * 100]}, "`compare_on` must contain texts of one line and at most 63 tokens"),
+        ({"compare_on": ["a"], "min_agreement": 2}, "`min_agreement` must be a number from 0 to 1. Received: "),
+        ({"min_agreement": 0.5}, "`min_agreement` must be None without `compare_on`"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            translator.export(tmp_path / "out", "ctranslate2", **options)
 
 
 # Runs an export where neither Keras nor TensorFlow can be imported.
@@ -160,6 +206,25 @@ def test_a_damaged_file_is_named_and_nothing_crashes(form, folders, tmp_path):
             exported.RUNNERS[form](folder)
         file.write_bytes(content)
     exported.load(folder)
+
+
+def test_a_text_without_a_possible_translation_becomes_empty(folders, translator, tmp_path):
+    folder = shutil.copytree(folders("onnx"), tmp_path / "onnx")  # whose runner searches as its settings say
+    settings = files.read_manifest(folder)
+    (folder / "translator.json").unlink()
+    forbidden = list(range(3, translator.target_tokenizer.vocab_size))
+    files.write_manifest(folder, **settings | {"min_length": 3, "forbidden": forbidden})
+    assert exported.load(folder)(["a dog", "b"]) == ["", ""]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["saved_model", "litert", "web"])
+@pytest.mark.parametrize("beams", [1, 2])
+def test_an_export_that_can_say_nothing_says_nothing(form, beams, tmp_path):
+    translator = Translator(*parts(), max_length=24, beams=beams, min_length=3, forbidden=range(3, 400))
+    options = {"runtime": empty_runtime(tmp_path / "node_modules")} if form == "web" else {}
+    translator.export(tmp_path / "export", form, "float32", **options)
+    assert exported.load(tmp_path / "export")(["a dog", "b"]) == ["", ""]
 
 
 def test_a_new_export_takes_the_place_of_an_earlier_one_alone(tmp_path):
@@ -260,7 +325,7 @@ def test_an_export_in_another_format_is_refused(folder):
         Echo(folder)
 
 
-@pytest.mark.parametrize("length", [None, "4", -4])
+@pytest.mark.parametrize("length", [None, "4", -4, 10**9])
 def test_settings_that_make_no_sense_are_damage(length, folder):
     (folder / "translator.json").unlink()
     files.write_manifest(folder, format="echo", **({"max_length": length} if length else {}))

@@ -200,6 +200,16 @@ def test_one_mask_for_the_whole_batch():
             assert_close(other, full)
 
 
+def test_tokens_go_first_and_back():
+    mask = np.random.default_rng(0).random((20, 7)) < np.linspace(0, 1, 20)[:, None]  # from no tokens to no padding
+    first, back = (array(x).astype(int) for x in run(masks.tokens_first, mask))
+    in_front = array(run(masks.in_front, mask)).astype(bool)
+    for row, tokens in enumerate(mask):
+        assert first[row].tolist() == [*np.flatnonzero(tokens), *np.flatnonzero(~tokens)]
+        assert first[row][back[row]].tolist() == list(range(7))
+        assert in_front[row].tolist() == tokens[first[row]].tolist()
+
+
 def test_stateless_calls_keep_masks():
     layer, embedding = built(MultiHeadSelfAttention(2), X), embedder()
     variables = [[v.value for v in vs] for vs in (layer.trainable_variables, layer.non_trainable_variables)]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from conftest import BACKEND, SLOW_OFF_JAX, array, eagerly, once
 
-from keras_tfm import cli, data, files, pipeline, runs, tasks
+from keras_tfm import cli, data, evaluation, files, pipeline, runs, tasks, text
 from keras_tfm.backend import machine
 from keras_tfm.recipes import Recipe
 from keras_tfm.translator import Translator
@@ -159,6 +159,35 @@ def test_a_run_does_not_get_the_tokenizer_of_a_failed_start_nor_of_another_run(r
         cli.run(["translate", str(run), "--text", "1234"])
     with pytest.raises(ValueError, match="tokenizers must be those"):
         Translator(runs.load_keras(run / "model.keras"), translator.source_tokenizer)
+
+
+@once
+def test_tokenizers_that_are_deleted_or_replaced_while_training_are_written_again(texts, tmp_path):
+    def damage(message):
+        if "parameters" in message:  # just before the first step
+            shutil.rmtree(tmp_path / "source_tokenizer")
+            text.save_tokenizer(text.ByteTokenizer(), tmp_path / "target_tokenizer")
+
+    options = OPTIONS | {"tokenizer": "char", "separate": True, "steps": 2, "steps_per_epoch": 2, "average": 1}
+    with eagerly():
+        trained = pipeline.train(data.ParallelFiles(texts), tmp_path, say=damage, **options)
+    loaded = Translator.load(tmp_path)
+    assert [*map(text.fingerprint, loaded.tokenizers)] == [*map(text.fingerprint, trained.tokenizers)]
+
+
+@once
+def test_a_run_without_its_own_tokenizer_is_not_finished_but_resumed(run, texts):
+    shutil.rmtree(run / "tokenizer")
+    with pytest.raises(SystemExit, match=r"tokenizer.json: is missing; the same `keras-tfm train` command writes it"):
+        cli.run(["finish", str(run)])
+    train(run, texts)  # learns the same tokenizer from the same texts
+    assert Translator.load(run).origin == ""
+    before = (run / "model.keras").read_bytes()
+    text.save_tokenizer(text.train_tokenizer(["abc"], "char", 300), run / "tokenizer")
+    for command in (lambda: runs.finish(run), lambda: train(run, texts)):
+        with pytest.raises(ValueError, match="must have the tokenizers .* with. Received: another tokenizer"):
+            command()
+    assert (run / "model.keras").read_bytes() == before
 
 
 def test_training_starts_from_a_translator(finished, tmp_path):
@@ -355,6 +384,16 @@ def test_training_learns(packed, tmp_path):
     sources, targets = zip(*tasks.reverse(500, "test", **task), strict=True)
     answers = Translator(translator.models, *translator.tokenizers, beams=1, batch_size=128, max_length=16)(sources)
     assert sum(map(operator.eq, answers, targets)) > 0.95 * len(targets)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BACKEND != "jax", reason="the same on each backend; JAX trains soonest")
+def test_a_short_run_of_the_default_recipe_learns(tmp_path):
+    """Post-norm stays at the perplexity of single characters; only its form makes the difference."""
+    train, held_out = tasks.dates(8000), zip(*tasks.dates(200, "valid"), strict=True)
+    options = {"steps": 200, "tokenizer": "char", "batch_tokens": 1024, "num_shapes": 1, "max_length": 64, "verbose": 0}
+    translator = pipeline.train(train, tmp_path, say=lambda line: None, **options)
+    assert evaluation.perplexity(translator, *held_out) < 2.5
 
 
 def command(out, texts):

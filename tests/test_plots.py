@@ -30,6 +30,21 @@ def test_every_head_gets_a_panel(tmp_path, heads):
         assert light(np.ones((heads, 5, 3)) * head[:, None, None]) < blank - 0.01
 
 
+@pytest.mark.parametrize("heads, queries, keys", [(1, 3, 40), (4, 2, 2), (4, 11, 22), (2, 12, 80)])
+def test_a_picture_has_no_empty_band_and_its_colour_bar_is_no_taller_than_a_map(heads, queries, keys, tmp_path):
+    image = pytest.importorskip("matplotlib.image")
+    attention_map(np.zeros((heads, queries, keys)), "q" * queries, "k" * keys, tmp_path / "map.png", "a title\n→ two")
+    pixels = np.round(255 * image.imread(tmp_path / "map.png")[..., :3]).astype(int)
+    printed = np.flatnonzero((pixels < 255).any((1, 2)))
+    assert np.diff(printed).max() < 0.3 * 150  # inches of white between any two lines, of 150 pixels each
+    unseen, all_of_it = (247, 251, 255), (8, 48, 107)  # ends of the colour scale; the second is in the bar only
+    dark = (pixels == all_of_it).all(-1)
+    bar = np.flatnonzero((pixels[:, np.flatnonzero(dark.any(0))[0] + 3] < 250).any(-1))
+    maps = np.flatnonzero((pixels == unseen).all(-1).sum(1) > 20 * keys)
+    assert np.ptp(bar) <= np.ptp(maps[maps < maps[0] + 150 * 0.46 * queries]) + 5
+    assert pixels.shape[1] < 3 * 16 * 150 and pixels.shape[0] < 16 * 150
+
+
 def test_labels_may_hold_anything(tmp_path):
     labels = ["\x14", "$x^", "\n", "a\tb"]
     attention_map(np.ones((1, 4, 4)), labels, labels, tmp_path / "map.png", title="from $5\r to $6\n→ \x00")

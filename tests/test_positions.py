@@ -182,3 +182,8 @@ def test_bad_arguments(options, words):
     with pytest.raises(ValueError) as error:
         PositionalEncoding(**options)
     assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_a_single_row_is_refused():
+    with pytest.raises(ValueError, match=r"`x` must be \(batch, length, features\). Received: x.shape=\(3, 4\)"):
+        PositionalEncoding()(ops.ones((3, 4)))

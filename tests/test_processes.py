@@ -1,7 +1,7 @@
 import pytest
 from conftest import once
 
-from keras_tfm.backend import processes
+from keras_tfm import processes
 
 
 @once

@@ -59,6 +59,17 @@ def test_a_log_gets_a_line_now_and_then_and_none_for_short_work(monkeypatch):
 
 
 @once
+def test_a_log_of_long_work_is_not_long(monkeypatch):
+    log = written_to(io.StringIO(), monkeypatch)
+    clock = iter(range(100_000))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    with Progress(30_000, "translating", "sentence") as bar:
+        for _ in range(30_000):  # about eight hours
+            bar.add()
+    assert 20 < log.getvalue().count("\n") < 60
+
+
+@once
 def test_silence(monkeypatch):
     terminal = written_to(Terminal(), monkeypatch)
     with Progress(3, "translating", "sentence", verbose=0) as bar:

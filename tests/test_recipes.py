@@ -1,5 +1,6 @@
 import dataclasses
 import inspect
+import pathlib
 import re
 import subprocess
 import sys
@@ -47,6 +48,19 @@ def test_a_recipe_for_another_kind_of_model_leaves_out_what_it_does_not_have():
     assert recipe.model_options == {"dropout": 0.2, "kernel_size": 5, "max_length": 512}
     assert resolve("small_corpus", model="rnn", dropout=0.5, clipnorm=2.0).dropout == 0.5
     assert "max_length" not in resolve("default", model="rnn").model_options
+
+
+def test_recipes_are_pre_norm_but_for_that_of_the_paper():
+    forms = {name: recipe.norm_first for name, recipe in RECIPES.items()}
+    assert forms == {"default": True, "quick": True, "small_corpus": True, "paper": None}
+    assert resolve("default", norm_first=False).model_options["norm_first"] is False
+
+
+def test_a_quick_run_is_about_as_long_as_the_demo():
+    makefile = (pathlib.Path(__file__).parent.parent / "Makefile").read_text()
+    demo = {name: int(value) for name, value in re.findall(r"--(steps|batch_tokens|num_layers) (\d+)", makefile)}
+    assert RECIPES["quick"].steps < 1.2 * demo["steps"]
+    assert (RECIPES["quick"].batch_tokens, RECIPES["quick"].num_layers) == (demo["batch_tokens"], demo["num_layers"])
 
 
 def test_defaults_in_help_texts_are_those_of_the_model():

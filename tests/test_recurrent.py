@@ -5,7 +5,7 @@ from conftest import array, assert_close, normal, once, run, spread
 from keras import ops
 
 from keras_tfm import models
-from keras_tfm.models.recurrent import CELLS, DECODERS, BottleneckDecoder, RecurrentEncoder, over_tokens
+from keras_tfm.models.recurrent import CELLS, DECODERS, BottleneckDecoder, LuongDecoder, RecurrentEncoder, read
 
 X = normal(2, 5, 6)
 HOLES = np.array([[True, False, True, True, False], [False, True, True, False, False]])
@@ -25,16 +25,26 @@ def test_an_encoder_equals_keras_own_bidirectional_layer(cell):
     assert (array(found[1, 3:]) == 0).all()
 
 
-@pytest.mark.parametrize("backwards", [False, True])
-def test_only_tokens_are_read_wherever_they_are(backwards):
-    layer = keras.layers.LSTM(4, return_sequences=True, return_state=True)
-    found, last = over_tokens(layer, X, HOLES, backwards)
+@pytest.mark.parametrize("summary", [False, True])
+def test_only_tokens_are_read_wherever_they_are(summary):
+    options = {"units": 8, "num_layers": 2, "bidirectional_layers": 1, "residual": True, "dropout": 0.0}
+    encoder = RecurrentEncoder(summary=summary, **options)
+    encoder.build(X.shape)
+    found, *alone = run(lambda: [encoder(X, mask=HOLES), *(encoder(X[n : n + 1, HOLES[n]]) for n in range(2))])
     for row, tokens in enumerate(HOLES):
-        alone, alone_last = over_tokens(layer, X[row : row + 1, tokens], None, backwards)
-        assert_close(array(found)[row, tokens], alone[0])
+        assert_close(array(found)[row] if summary else array(found)[row, tokens], alone[row][0])
+        assert summary or (array(found)[row, ~tokens] == 0).all()
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_the_last_output_is_that_of_the_token_that_was_read_last(backwards):
+    layer = keras.layers.LSTM(4, return_sequences=True, return_state=True)
+    found, last = read(layer, X, ops.convert_to_tensor([[2], [5]]), backwards)
+    for row, count in enumerate((2, 5)):
+        alone, alone_last = read(layer, X[row : row + 1, :count], None, backwards)
+        assert_close(array(found)[row, :count], alone[0])
         assert_close(last[row], alone_last[0])
         assert_close(alone_last[0], alone[0, 0 if backwards else -1])
-        assert (array(found)[row, ~tokens] == 0).all()
 
 
 def test_a_summary_is_what_was_read_last():
@@ -77,6 +87,22 @@ def test_scores_and_heads_of_attention():
         outputs.append(array(run(lambda: model(ids))))  # noqa: B023
         assert model.decoder.memory_attentions[0].score == score
     assert all(np.abs(a - b).max() > 1e-4 for n, a in enumerate(outputs) for b in outputs[:n])
+
+
+def test_luong_feeds_its_output_back_as_part_of_the_next_input():
+    decoder, x, memory = LuongDecoder(units=6), normal(2, 2, 8), normal(2, 3, 4, seed=1)
+    decoder.build(x.shape, memory.shape)
+    spread(decoder, 0.5)
+
+    def steps():
+        first, cache = decoder(x[:, :1], cache=decoder.make_cache(2, 2, memory))
+        fed = cache["state"]["fed"]
+        forgotten = {**cache, "state": {**cache["state"], "fed": ops.zeros_like(fed)}}
+        return first, fed, *(decoder(x[:, 1:], cache=before)[0] for before in (cache, forgotten))
+
+    first, fed, second, without = map(array, run(steps))
+    assert_close(fed, first[:, 0])
+    assert np.abs(second - without).max() > 1e-2
 
 
 @once

@@ -2,6 +2,7 @@ import csv
 import itertools
 import json
 import os
+import shutil
 import signal
 import threading
 
@@ -99,6 +100,30 @@ def test_metrics_are_a_table_with_a_row_for_each_epoch(batches, tmp_path):
         rows = list(csv.DictReader(file))
     assert [row["epoch"] for row in rows] == ["1", "2"]
     assert {"loss", "accuracy", "tokens/s"} <= set(rows[0]) and float(rows[1]["tokens/s"]) > 0
+
+
+class Deletes(keras.callbacks.Callback):
+    """Deletes the folder of a run after each epoch, and in the end."""
+
+    def __init__(self, run):
+        super().__init__()
+        self.run = run
+
+    def on_epoch_end(self, epoch=None, logs=None):
+        self.run.wait()
+        shutil.rmtree(self.run.folder)
+
+    on_train_end = on_epoch_end
+
+
+def test_files_that_are_deleted_while_training_runs_are_written_again(batches, tmp_path):
+    model, folder = compiled_model(), tmp_path / "run"
+    run = runs.TrainingRun(folder)
+    scalars = training.TensorBoardScalars(folder / "tensorboard")
+    run.fit(model, batches, 2, 5, [Deletes(run), scalars], verbose=0)
+    assert runs.saved_step(folder) == 10 and [path.name for path in runs.checkpoints(folder)] == ["00000010.npz"]
+    other, _ = fitted(folder, batches, epochs=2)  # has nothing left to do
+    assert_same(model, other)
 
 
 class Deep(Copy):

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ from conftest import IN_TENSORFLOW, once
 from test_exported import empty_runtime
 from test_to_saved_model import ask
 
-from keras_tfm import cli, export, exported, files, tasks
+from keras_tfm import cli, export, exported, files, tasks, text
 from keras_tfm.text import END
 from keras_tfm.translator import Translator
 
@@ -110,6 +111,17 @@ def test_what_is_shipped_is_small_and_right():
 def test_the_keras_model_is_part_of_the_package():
     assert files.DATES.is_relative_to(pathlib.Path(cli.__file__).parent)
     assert (files.DATES / "model.keras").exists() and (files.DATES / "tokenizer/tokenizer.json").exists()
+
+
+def test_a_foreign_tokenizer_beside_the_shipped_model_is_refused(tmp_path):
+    foreign = text.train_tokenizer([chr(number) for number in range(0x400, 0x400 + 500)], "char", 367)
+    shutil.copy(KERAS / "model.keras", tmp_path)
+    text.save_tokenizer(foreign, tmp_path / "tokenizer")
+    translator = Translator.load(KERAS)
+    assert foreign.vocab_size == translator.source_tokenizer.vocab_size
+    assert translator.models[0].metadata["tokenizers"] == [text.fingerprint(translator.source_tokenizer)]
+    with pytest.raises(ValueError, match="tokenizers must be those that the model was trained with"):
+        Translator.load(tmp_path)
 
 
 @pytest.mark.usefixtures("one_width")

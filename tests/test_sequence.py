@@ -4,10 +4,12 @@ import pathlib
 import keras
 import numpy as np
 import pytest
-from conftest import IN_TENSORFLOW, SLOW_OFF_TENSORFLOW, array, assert_close, run, spread
+from conftest import IN_TENSORFLOW, SLOW_OFF_TENSORFLOW, array, assert_close, once, run, spread
+from keras import ops
 
-from keras_tfm import runs
+from keras_tfm import models, runs
 from keras_tfm.decoding import beam_search
+from keras_tfm.layers.attention import HEADS
 from keras_tfm.models import decoder_lm, encoder_classifier, transformer
 
 SIZES = {"num_layers": 2, "model_dim": 16, "num_heads": 2, "ff_dim": 32}
@@ -41,6 +43,29 @@ def test_precision_and_name_reach_every_layer_and_are_saved(builder, tmp_path):
     model.save(tmp_path / "model.keras")
     for twin in (keras.models.load_model(tmp_path / "model.keras"), type(model).from_config(model.get_config())):
         assert twin.name == "mine" and policies(twin) == expected
+
+
+@once
+def test_no_more_is_built_than_a_file_holds(tmp_path):
+    """Every model fits into its own file, quantized or not, and none with a size that is too large."""
+    built = [build(100, preset="tiny") for build in models.BUILDERS.values()]
+    built += [models.rnn(100, cell="rnn", bidirectional_layers=1, preset="tiny"), BUILDS["encoder_classifier"]()]
+    built += [build(100, preset="tiny", kernel_size=2) for build in (models.conv, models.bytenet)]
+    built += [transformer(10, **SIZES, heads=heads, positions="learned", max_length=99) for heads in HEADS]
+    sizes = "vocab_size num_classes num_layers model_dim ff_dim units kernel_size dilations"
+    for model in built:
+        held = len(model.weights), 4 * model.count_params()
+        models.check_capacity(model.arguments, *held)
+        for name in {*sizes.split()} & {*model.arguments}:
+            with pytest.raises(ValueError, match="its configuration describes .* which its .* bytes cannot hold"):
+                models.check_capacity(model.arguments | {name: 10**9}, *held)
+    for huge in ({"heads": "wide", "num_heads": 10**9}, {"positions": "learned", "max_length": 10**9}):
+        with pytest.raises(ValueError, match="cannot hold"):
+            models.check_capacity(model.arguments | huge, *held)
+    model = BUILDS["transformer"]()
+    model.quantize("int4")
+    model.save(tmp_path / "model.keras")
+    assert runs.load_keras(tmp_path / "model.keras").quantization
 
 
 def test_a_float16_model_scales_its_loss():
@@ -150,6 +175,18 @@ def test_models_are_ordinary_keras_models(builder, tmp_path):
     for other in others:
         assert_close(other, expected)
     json.dumps(model.get_config())
+
+
+def test_keras_keeps_track_of_what_is_no_tensor():
+    model, dense = decoder_lm(10, **SIZES), keras.layers.Dense(2)
+    dense.build((None, 3))
+    number, state = len(model.weights), {"weights": [ops.ones(2), ops.ones(3)]}
+    model.state = state
+    assert model.state is state and len(model.weights) == number
+    model.extra = {"layers": [dense]}
+    assert len(model.weights) == number + 2
+    model.others = {"tensors": [ops.ones(2)], "variables": [keras.Variable(ops.ones(2))]}
+    assert len(model.weights) == number + 3
 
 
 @pytest.mark.slow

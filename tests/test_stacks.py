@@ -5,6 +5,7 @@ from conftest import array, assert_close, built, normal, once, parametrize_all, 
 from keras import ops
 
 from keras_tfm.layers import PositionalEncoding, TransformerDecoder, TransformerEncoder, masks
+from keras_tfm.layers.positions import SCHEMES
 
 X, MEMORY = normal(2, 5, 8), normal(2, 3, 6, seed=1)
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
@@ -48,6 +49,16 @@ def test_packed_positions_start_again_in_each_segment():
     segments, positions = np.array([[1, 1, 1, 2, 2]]), np.array([[0, 1, 2, 0, 1]])
     packed = run(lambda: encoder(X[:1], attention_mask=masks.segments(segments), positions=positions))
     assert_close(packed, run(lambda: ops.concatenate([encoder(X[:1, :3]), encoder(X[:1, 3:])], axis=1)))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_positions_of_tokens_are_refused_where_they_would_change_nothing(scheme):
+    places = np.array([[0, 1, 2, 0, 1]])
+    encoder, decoder = (stack(1, 2, 16, positions=scheme) for stack in (TransformerEncoder, TransformerDecoder))
+    message = f"`positions` must be None for .*positions={scheme!r}.* Received: positions of shape \\(1, 5\\)"
+    for call in (lambda: encoder(X, positions=places), lambda: decoder(X, MEMORY, positions=places)):
+        with pytest.raises(ValueError, match=message):
+            call()
 
 
 def test_masks_reach_every_block():

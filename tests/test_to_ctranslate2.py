@@ -1,11 +1,16 @@
+import pathlib
+import re
+
 import numpy as np
 import pytest
 from conftest import BACKEND, BYTES, SIZES, array, once, quick, small_translator, spread
 
-from keras_tfm import exported
+from keras_tfm import exported, flags
 from keras_tfm.models import transformer
 from keras_tfm.text import END, PAD, START
 from keras_tfm.translator import Translator
+
+ROOT = pathlib.Path(__file__).parent.parent
 
 
 @pytest.mark.parametrize(
@@ -33,6 +38,19 @@ def test_ctranslate2_gives_each_token_the_same_probability(options, tmp_path):
 
 
 @once
+def test_each_precision_of_the_command_can_be_written_and_run(tmp_path, monkeypatch):
+    specs = pytest.importorskip("ctranslate2.specs.model_spec", reason="CTranslate2 is not installed")
+    monkeypatch.setattr(specs, "torch_is_available", False)  # which bfloat16 would need
+    ours = small_translator("bytes", beams=1)
+    (named,) = re.findall(r"Precisions (.*)\.", (ROOT / "docs/guides/ctranslate2.md").read_text())
+    assert re.findall(r"`(\w+)`", named) == [*exported.RUNNERS["ctranslate2"].precisions]
+    for precision in exported.RUNNERS["ctranslate2"].precisions:
+        assert flags.parse(["export", "x", "--format=ctranslate2", "--out=y", f"--precision={precision}"])
+        ours.export(tmp_path / precision, "ctranslate2", precision)
+        assert exported.load(tmp_path / precision)(["a dog"])[0]
+
+
+@once
 def test_what_ctranslate2_cannot_compute_is_named(tmp_path):
     pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
     for name, value in {"positions": "rotary", "score": "additive", "norm": "rms"}.items():
@@ -44,7 +62,17 @@ def test_what_ctranslate2_cannot_compute_is_named(tmp_path):
 
 @once
 @pytest.mark.usefixtures("one_width")
-@pytest.mark.parametrize("options", [{"min_length": 9}, {"no_repeat_ngram": 1}, {"forbidden": (7, 259, 30)}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"min_length": 9},
+        {"no_repeat_ngram": 1},
+        {"forbidden": (7, 259, 30)},
+        # no translation is possible
+        pytest.param({"min_length": 3, "forbidden": range(3, 260)}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_the_search_of_the_folder_is_that_of_the_translator(options, tmp_path):
     pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
     ours, texts = small_translator("bytes", beams=1, **options), ["a dog", "", "b", "two cats", "e", "über"]

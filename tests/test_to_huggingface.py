@@ -7,10 +7,12 @@ from keras_tfm import Translator, exported, models, text
 
 def test_what_is_exported_is_imported_again(tmp_path):
     write(tmp_path / "given", scale_embedding=True)
-    translator = Translator.from_marian(tmp_path / "given", max_length=16)
+    search = {"max_length": 32, "min_length": 2, "no_repeat_ngram": 3, "forbidden": (3, 9), "thorough": True}
+    translator = Translator.from_marian(tmp_path / "given", **search)
     verdict = translator.export(tmp_path / "exported", format="huggingface", compare_on=TEXTS[:3])
     assert verdict.same == 3
     again = Translator.from_marian(tmp_path / "exported")
+    assert again.settings == translator.settings
     for before, after in zip(translator.models[0].weights, again.models[0].weights, strict=True):
         assert np.array_equal(*(np.array(each)[1:] if "embedding" in each.path else each for each in (before, after)))
     with pytest.raises(ValueError, match=r"in the format of Hugging Face, which `keras-tfm import` or"):
@@ -21,7 +23,10 @@ def test_a_model_that_marian_cannot_hold_is_refused(tmp_path):
     tokenizer = text.train_tokenizer(TEXTS[:3] * 20, "bpe", 290)
     sizes = {"num_layers": 1, "model_dim": 8, "num_heads": 2, "ff_dim": 8}
     for model, message in (
-        (models.transformer(tokenizer.vocab_size, norm_first=True, **sizes), "`norm_first` must be one of"),
+        (
+            models.transformer(tokenizer.vocab_size, norm_first=True, **sizes),
+            r"`norm_first` must be one of \[False\] in a model that Marian can hold.*=True; choose another format",
+        ),
         (models.transformer(tokenizer.vocab_size, positions="rotary", **sizes), "`positions` must be one of"),
         (models.conv(tokenizer.vocab_size, num_layers=1, model_dim=8), "a model that Marian can hold, which knows no"),
     ):

@@ -173,6 +173,22 @@ def test_metrics_leave_padding_out_and_add_up_over_batches():
     assert_close(perplexity.result(), np.exp(array(training.SmoothedCrossentropy(0.0)(LABELS, logits))), 1e-4)
 
 
+@pytest.mark.parametrize("shape", [(4,), (4, 1)])
+def test_labels_of_a_classifier_all_count(shape):
+    labels, logits, weights = np.array([0, 2, 1, 0]), normal(4, 3), np.array([2.0, 1.0, 0.0, 0.5])
+    assert_close(training.SmoothedCrossentropy(0.0)([0], [[-9.0, 9.0, 0.0]]), 18.0, 1e-3)
+    losses = array(keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True))
+    for sample_weight in (None, weights):
+        loss = training.SmoothedCrossentropy(0.0, r_drop=1.0)  # whose labels agree with no twin's
+        mean = np.average(losses, weights=sample_weight)
+        assert_close(loss(labels.reshape(shape), logits, sample_weight), mean)
+        accuracy, perplexity = training.TokenAccuracy(), training.Perplexity()
+        for metric in (accuracy, perplexity):
+            metric.update_state(labels.reshape(shape), logits, sample_weight)
+        assert_close(accuracy.result(), np.average(logits.argmax(-1) == labels, weights=sample_weight))
+        assert_close(perplexity.result(), np.exp(mean), 1e-4)
+
+
 def model_and_data(seed=0):
     keras.utils.set_random_seed(seed)
     model = keras.Sequential([keras.layers.Embedding(9, 8), keras.layers.Dropout(0.2), keras.layers.Dense(9)])

@@ -1,9 +1,12 @@
 import keras
 import numpy as np
 import pytest
-from conftest import SLOW_OFF_TENSORFLOW, TOLERANCE, array, assert_close, compiled, once, run, spread
+from conftest import SLOW_OFF_TENSORFLOW, TOLERANCE, array, assert_close, compiled, eagerly, once, run, spread
 from keras import ops
 
+from keras_tfm import kernels
+from keras_tfm.backend.private import get_keras_mask
+from keras_tfm.decoding import greedy
 from keras_tfm.layers.positions import ENCODINGS
 from keras_tfm.models import DecoderLM, EncoderClassifier, Transformer, decoder_lm, encoder_classifier, transformer
 
@@ -51,6 +54,16 @@ def test_steps_equal_the_full_pass(positions, dtype):
         keras.config.set_dtype_policy("float32")
     seen = TARGET != 0
     assert_close(steps[seen], full[seen], 3 * TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+def test_a_language_model_in_mixed_precision_writes_what_the_full_pass_expects(dtype):
+    model = spread(decoder_lm(10, positions="rotary", heads="narrow", dtype=dtype, **SIZES))
+    search = kernels.compiled(lambda rows, size: greedy(model.start, model.step, rows, size), model.variables)
+    written = array(search(np.ones((2, 1), "int32"), 5)).astype(int)
+    full = array(run(model, np.pad(written[:, :-1], ((0, 0), (1, 0)), constant_values=1)))
+    of_written = np.take_along_axis(full, written[..., None], axis=-1)[..., 0]
+    assert (of_written >= full[:, :, 2:].max(-1) - 4 * TOLERANCE[dtype])[written > 0].all() and (written > 0).any()
 
 
 @pytest.mark.parametrize(
@@ -138,8 +151,12 @@ def test_neither_padding_nor_the_future_changes_anything():
     assert np.abs(expected[0, 3:] - other_future[0, 3:]).max() > 1e-3
 
 
-def test_packed_equals_unpacked():
-    options = {**SIZES, "positions": "learned", "max_length": 8}
+@pytest.mark.parametrize(
+    "positions",
+    ["learned", "rotary", *(pytest.param(kind, marks=SLOW_OFF_TENSORFLOW) for kind in ("relative", "alibi", None))],
+)
+def test_packed_equals_unpacked(positions):
+    options = {**SIZES, "positions": positions, "max_length": 8}
     plain, packed = spread(transformer(10, **options)), transformer(10, packed=True, **options)
     packed.set_weights(plain.get_weights())
     inputs = {
@@ -178,11 +195,56 @@ def test_language_model_steps_equal_the_full_pass():
     assert_close(np.concatenate(steps, axis=1), full)
 
 
+@pytest.mark.parametrize("build", [transformer, decoder_lm])
+def test_losses_and_metrics_of_keras_leave_padding_out(build):
+    labels = np.where(TARGET > 0, np.roll(TARGET, -1, axis=1), 0)
+    labels[[0, 1], [4, 2]] = 2
+    model = spread(build(10, **{**SIZES, "num_layers": 1}))
+    ids = keras.Input((None,), dtype="int32")
+    by_hand = keras.Model(ids, keras.layers.Dense(10)(keras.layers.Embedding(10, 8, mask_zero=True)(ids)))
+    for one in (by_hand, model):
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        one.compile("sgd", loss, weighted_metrics=["sparse_categorical_accuracy"])
+        found = []
+        for columns in (0, 3):
+            padded = [np.pad(x, [(0, 0), (0, columns)]) for x in (SOURCE, TARGET, labels)]
+            inputs = dict(zip(["source", "target"], padded, strict=False)) if one.inputs[1:] else padded[1]
+            with eagerly():
+                found.append(one.evaluate(inputs, padded[2], verbose=0))
+        np.testing.assert_allclose(*found, rtol=1e-5)
+
+
+def test_logits_of_a_step_carry_no_mask():
+    model, carry = transformer(10, **{**SIZES, "num_layers": 1}), []
+
+    def logits():
+        found = model.step(TARGET[:, :2], 0, model.start(SOURCE, 5))[0], model(ids())
+        carry.extend(get_keras_mask(one) is not None for one in found)
+        return found
+
+    run(logits)
+    assert carry == [False, True]
+
+
 @pytest.mark.parametrize("pooling", ["mean", "max", "first"])
 def test_classifier_ignores_padding(pooling):
     model = spread(encoder_classifier(10, 3, pooling=pooling, **SIZES))
+    empty = array(run(model, np.zeros((1, 4), "int32")))
+    assert np.abs(empty).max() < 100  # neither NaN nor a number that stands for minus infinity
     whole, short = map(array, run(lambda: (model(SOURCE), model(SOURCE[1:, :3]))))
     assert_close(whole[1:], short)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", "first"])
+def test_an_empty_text_has_features_of_zero_and_harms_no_weight(pooling):
+    model = spread(encoder_classifier(10, 3, pooling=pooling, **{**SIZES, "num_layers": 1}))
+    texts = np.concatenate([SOURCE, np.zeros((1, 6), int)])
+    features = array(run(model.encode, texts))
+    assert (features[2] == 0).all() and (np.abs(features[:2]).max(axis=1) > 0).all()
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with eagerly():
+        losses = model.fit(texts, np.arange(3), verbose=0).history["loss"]
+    assert np.isfinite(losses).all() and all(np.isfinite(weight).all() for weight in model.get_weights())
 
 
 @pytest.mark.parametrize(

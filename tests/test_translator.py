@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 from conftest import BYTES, TRACED, spread
 
+from keras_tfm import files
+from keras_tfm.decoding import NEVER
 from keras_tfm.models import transformer
-from keras_tfm.text import train_tokenizer
-from keras_tfm.translator import Translator
+from keras_tfm.text import save_tokenizer, train_tokenizer
+from keras_tfm.translator import CONSTRAINTS, SEARCH, Translator
 
 SIZES = {"num_layers": 1, "model_dim": 16, "num_heads": 2, "ff_dim": 32}
 TEXTS = ["a dog", "", "two dogs run over it", "a cat", "  ", "b", "the end, at last"]
@@ -113,6 +115,17 @@ def test_a_loaded_translator_gives_the_same_translations(separate, tmp_path):
         assert loaded(TEXTS) == translator(TEXTS)
 
 
+def test_a_model_that_does_not_name_its_tokenizers_is_loaded_with_a_warning(tmp_path):
+    random_model().save(tmp_path / "model.keras")
+    save_tokenizer(BYTES, tmp_path / "tokenizer")
+    with pytest.warns(UserWarning, match=r"model.keras does not name the tokenizers it was trained with") as said:
+        translator = Translator.load(tmp_path)
+    (warning,) = [each for each in said if "does not name" in str(each.message)]  # Keras may warn of its own variables
+    assert warning.filename == __file__
+    translator.save(tmp_path / "saved")
+    Translator.load(tmp_path / "saved")  # without a warning
+
+
 @ONE_WIDTH
 def test_an_ensemble_translates_and_is_saved(tmp_path, translators):
     (model,), alone, other = translators[1].models, translators[1](TEXTS), random_model(1)
@@ -126,13 +139,82 @@ def test_an_ensemble_translates_and_is_saved(tmp_path, translators):
     assert same_models(Translator.load(tmp_path), together)
 
 
+def test_settings_are_saved_and_arguments_win(tmp_path, translators):
+    own = {"beams": 7, "batch_size": 3, "max_length": 64}
+    options = {"penalty": "gnmt", "length_penalty": 1.5, "thorough": True, "coverage_penalty": 0.1}
+    options |= {"min_length": 2, "no_repeat_ngram": 3, "forbidden": [40, 41, 42]}
+    assert {*options} == {*SEARCH, *CONSTRAINTS}
+    Translator(translators[1].models, BYTES, **own, **options | {"forbidden": range(40, 43)}).save(tmp_path)
+    loaded = Translator.load(tmp_path)
+    assert (loaded.beams, loaded.batch_size, loaded.max_length, loaded.options) == (7, 3, 64, options)
+    assert loaded.settings == own | options and loaded.with_settings(beams=1).settings == own | options | {"beams": 1}
+    loaded = Translator.load(tmp_path, beams=2, thorough=False)
+    assert loaded.settings == own | options | {"beams": 2, "thorough": False}
+
+
+def test_folders_without_settings_load_and_wrong_settings_are_named(tmp_path, translators):
+    translators[1].save(tmp_path)
+    files.write_json(tmp_path / "translator.json", {"format": "keras"})  # as earlier versions did
+    assert Translator.load(tmp_path).settings == Translator(translators[1].models, BYTES).settings
+    files.write_json(tmp_path / "translator.json", {"format": "keras", "beams": "7"})
+    with pytest.raises(files.DamagedFile, match=r"translator.json: damaged.*`beams` must be a positive integer"):
+        Translator.load(tmp_path)
+
+
 @ONE_WIDTH
+@pytest.mark.parametrize("beams", [1, 2])
+def test_a_text_without_a_possible_translation_becomes_empty(beams, translators):
+    options = {"min_length": 3, "forbidden": range(3, BYTES.vocab_size), "max_length": 24}
+    translator = Translator(translators[1].models, BYTES, beams=beams, **options)
+    assert translator(["a", "b\n\nc"]) == ["", "\n\n"]
+    assert beams == 1 or translator.n_best(["a", ""], 2) == [[("", NEVER)], [("", 0.0)]]
+
+
+@ONE_WIDTH
+@pytest.mark.parametrize("beams", [1, 2])
+def test_weights_that_are_not_finite_are_named(beams, tmp_path):
+    model = random_model()
+    translator = Translator(model, BYTES, beams=beams, max_length=24)
+    assert translator(["a"])
+    model.decoder.blocks[0].feed_forward.inner.kernel.assign(np.full((16, 32), np.nan))
+    message = r"must have finite weights.* Received: NaN or infinite decoder/decoder_0/feed_forward/inner/kernel"
+    for translate in (translator, Translator(model, BYTES, beams=beams, max_length=24)):
+        with pytest.raises(FloatingPointError, match=f"model 'transformer' {message}"):
+            translate(["a", "a dog"])
+    translator.save(tmp_path)
+    with pytest.raises(FloatingPointError, match=f"model.keras {message}"):
+        Translator.load(tmp_path)
+
+
+@ONE_WIDTH
+@pytest.mark.usefixtures("one_width")
+def test_a_translation_is_no_longer_than_allowed():
+    translator = Translator(random_model(2), BYTES, beams=1, max_length=24)
+    translator.longest_target = 3
+    assert max(map(len, translator(["a dog", "b"]))) == 3
+
+
 def test_new_weights_are_seen_and_greedy_search_ignores_the_options_of_beam_search(translators):
     model, options = random_model(2), {"length_penalty": 1.0, "penalty": "gnmt", "coverage_penalty": 0.2}
     translator = Translator(model, BYTES, beams=1, max_length=24, **options)
     before = translator(TEXTS)
     model.set_weights(translators[1].models[0].get_weights())
     assert before != translator(TEXTS) == translators[1](TEXTS)
+
+
+@ONE_WIDTH
+@pytest.mark.parametrize("precision", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.slow)])
+def test_models_in_mixed_precision_translate_alone_and_together(precision, translators):
+    keras.config.set_dtype_policy(precision)
+    try:
+        model = random_model()
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert model.compute_dtype == precision.removeprefix("mixed_")
+    covering = Translator(model, BYTES, beams=2, coverage_penalty=0.2, batch_size=2, max_length=24)
+    together = Translator([model, *translators[1].models], BYTES, beams=1, batch_size=2, max_length=24)
+    ((translation, score),) = covering.n_best(["a dog"], 1)[0]
+    assert translation and -100 < score < 0 and together(["a dog"])[0]
 
 
 def test_texts_are_cut_where_learned_positions_end():
@@ -200,7 +282,9 @@ def test_bad_arguments(tmp_path, translators):
         Translator([model] * 2, BYTES, coverage_penalty=0.2)
     with pytest.raises(ValueError, match="`beams` must be a positive integer"):
         Translator(model, BYTES, beams=0)
-    with pytest.raises(ValueError, match="`option` must be one of .*'length_penalty'.* Received: option='length'"):
+    with pytest.raises(
+        ValueError, match="`option` must be one of .*'beams'.*'length_penalty'.* Received: option='length'"
+    ):
         Translator(model, BYTES, length=0.6)
     with pytest.raises(FileNotFoundError, match=r"must contain model.keras"):
         Translator.load(tmp_path)
