@@ -129,6 +129,7 @@ def test_the_configuration_of_a_run_is_plain(saved, sentinel, tmp_path):
     run = shutil.copytree(saved, tmp_path / "run")
     (run / "model.keras").unlink()
     (run / "checkpoints").mkdir()
+    np.savez(run / "checkpoints/1.npz", np.zeros(10**6))
     for hostile in hostile_objects(sentinel):
         for name in ("activation", "kernel_initializer", "builder", "name"):
             files.write_json(run / "config.json", config | {"model": config["model"] | {name: hostile}})
