@@ -100,5 +100,5 @@ clean:
 .venv-jax/installed .venv-torch/installed: .venv-%/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv .venv-$*
 	.venv-$*/bin/pip install -q --upgrade pip
-	.venv-$*/bin/pip install -qq '.[$*,train]' $(PACKAGES) 'pytest>=9,<10' 'pytest-xdist>=3.8,<4'
+	.venv-$*/bin/pip install -qq '.[$*,train]' $(PACKAGES) 'pytest>=9,<9.2' 'pytest-xdist>=3.8,<4'
 	touch $@

@@ -33,6 +33,7 @@ from keras import ops
 from keras_tfm import files, models, text
 from keras_tfm.arguments import check, positive
 from keras_tfm.backend import devices, machine, tensors
+from keras_tfm.models import sequence
 from keras_tfm.progress import duration, redraws
 
 START_OVER = "delete it; then the same command starts over, or `keras-tfm finish` uses the last checkpoint"
@@ -374,7 +375,7 @@ def load_keras(path):
         if not (isinstance(kind, type) and issubclass(kind, models.SequenceModel)):
             raise ValueError(f"holds a {config['class_name']}, not a model of keras_tfm.models")
         _check_plain(config["config"])
-        models.check_capacity(config["config"], *files.size_of_arrays(path))
+        sequence.check_capacity(config["config"], *files.size_of_arrays(path))
     with files.reading(path):
         model = keras.models.load_model(path, compile=False)  # `safe_mode` is on by default
     model.check_finite(path)
@@ -448,7 +449,7 @@ def _average_of_last(folder, count):
     held = files.size_of_arrays(found[-1][1])
     with files.reading(folder / "config.json", START_OVER):
         _check_plain(config["model"])
-        models.check_capacity(config["model"], *held)
+        sequence.check_capacity(config["model"], *held)
         # float32 for decoding, whatever the precision of training
         model = model_of(config["model"] | {"dtype": "float32"})
         steps = positive("steps", config["steps"])

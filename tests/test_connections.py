@@ -55,8 +55,10 @@ class Site:
 
     async def ask(self, *parts, **options):
         """Status, headers and JSON of an answer."""
-        reader, _ = await self.connect(*parts or [GET], **options)
-        return await answer_from(reader)
+        reader, writer = await self.connect(*parts or [GET], **options)
+        answer = await answer_from(reader)
+        writer.close()
+        return answer
 
 
 async def answer_from(reader):
@@ -72,10 +74,12 @@ def on_a_site(test, **settings):
         listener = socket.create_server(("127.0.0.1", 0), backlog=connections.BACKLOG)
         with open(os.devnull, "wb") as file, contextlib.closing(Log(file.fileno())) as log:
             site = Site(listener, serving.Settings(**settings), log)
-            await test(site)
-            site.stop.set()
-            for writer in site.writers:
-                writer.close()
+            try:
+                await test(site)
+            finally:
+                site.stop.set()
+                for writer in site.writers:
+                    writer.close()
             await asyncio.wait_for(site.task, 10)
             assert not site.connections.places
 

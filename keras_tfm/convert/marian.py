@@ -21,7 +21,8 @@ import numpy as np
 from keras_tfm import extras, files
 from keras_tfm.arguments import check, one_of, positive
 from keras_tfm.convert.marian_archive import Archive
-from keras_tfm.models import check_capacity, transformer
+from keras_tfm.models import transformer
+from keras_tfm.models.sequence import check_capacity
 from keras_tfm.text import END, PAD, START, MarianTokenizer
 
 # Layers of a block: ours → theirs, and whether they read or write features.

@@ -2,7 +2,7 @@
 
 from keras_tfm.models.convolutional import ByteNet, ConvS2S, bytenet, conv
 from keras_tfm.models.recurrent import Recurrent, gnmt, rnn, rnn_attention
-from keras_tfm.models.sequence import SequenceModel, check_capacity
+from keras_tfm.models.sequence import SequenceModel
 from keras_tfm.models.transformers import (
     DecoderLM,
     EncoderClassifier,

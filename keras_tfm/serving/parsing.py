@@ -26,11 +26,11 @@ class Parser:
 
     Args:
         body: bytes, or a view of bytes.
-        max_values: maximum number of values: strings, numbers, lists, objects.
+        max_values: maximum number of values: strings (names in objects too), numbers, lists, objects.
         max_bytes: maximum bytes of a string, with quotes and escapes.
         max_depth: maximum depth of lists and objects in each other.
 
-    >>> parser = Parser(b'{"instances": ["a", "b"]}', max_values=4)
+    >>> parser = Parser(b'{"instances": ["a", "b"]}', max_values=5)
     >>> for _ in parser.steps():
     ...     pass
     >>> parser.value

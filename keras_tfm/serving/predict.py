@@ -147,5 +147,5 @@ def count_pieces(text, max_length):
 
 
 def _may_be_longer(line, max_length):
-    """Whether a line may have so many tokens: a token has at least a byte of what tokenizers normalize it to."""
-    return len(unicodedata.normalize("NFKC", line).encode()) + 2 > max_length
+    """Whether a line may have so many tokens: one has at least a byte of the line, or of what that is normalized to."""
+    return max(len(form.encode()) for form in (line, unicodedata.normalize("NFKC", line))) + 2 > max_length

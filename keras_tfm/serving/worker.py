@@ -139,16 +139,19 @@ class Worker:
             self.process.start()
         self._connection.setblocking(False)
         self._loop.add_reader(self._output.fileno(), self._copy_output)
+        self._busy = self._ended = False
         self.about = None
 
     async def load(self):
         """Waits until the model is loaded."""
-        self.about = await self._receive()
+        with self._at_work():
+            self.about = await self._receive()
 
     async def translate(self, texts):
         """Translations of strings, and the number of texts that were cut off."""
-        await self._send(texts)
-        return await self._receive()
+        with self._at_work():
+            await self._send(texts)
+            return await self._receive()
 
     def close(self):
         """Lets the process finish its batch, and end."""
@@ -157,6 +160,20 @@ class Worker:
 
     def kill(self):
         self.process.kill()
+
+    @contextlib.contextmanager
+    def _at_work(self):
+        """The socket is open during the block: what the process sent before it ended can still be read."""
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+            self._close_if_over()
+
+    def _close_if_over(self):
+        if self._ended and not self._busy:
+            self._connection.close()
 
     async def _send(self, value):
         try:
@@ -190,3 +207,5 @@ class Worker:
         else:
             self._loop.remove_reader(self._output.fileno())
             self._output.close()
+            self._ended = True
+            self._close_if_over()
