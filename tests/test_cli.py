@@ -164,6 +164,7 @@ def lines_of(folder, texts, beams=2):
     return [" ".join(answer.splitlines()) for answer in answers_of(folder, texts, beams)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_width")
 @once
 def test_standard_input_is_translated_line_by_line(folder):

@@ -24,7 +24,7 @@ PAGES = {
     str(path.relative_to(ROOT)): path.read_text()
     for path in [ROOT / "README.md", ROOT / "saved_models/README.md", *sorted(DOCS.rglob("*.md"))]
 }
-SLOW = {"docs/guides/onnx.md"}  # which waits half a minute for the converter
+QUICK = {"README.md", "docs/features.md", "docs/guides/layers.md"}  # `make test-slow` runs the others
 # The pages train on more texts and for longer than the tests do.
 QUICKER = {"50_000": "300"}
 QUICKER['recipe="quick"'] = 'recipe="quick", steps=2, num_layers=1, num_shapes=1, jit_compile=False, verbose=0'
@@ -39,7 +39,7 @@ def code(page, *languages):
 def code_pages():
     for name, page in PAGES.items():
         if program := code(page, "python"):
-            yield pytest.param(program, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
+            yield pytest.param(program, id=name, marks=[pytest.mark.slow] * (name not in QUICK))
 
 
 @pytest.fixture

@@ -77,10 +77,9 @@ def test_kernels_are_those_of_a_context_in_its_own_thread():
     assert kernels.current() is plain
 
 
+@pytest.mark.slow
 @IN_TENSORFLOW
-@pytest.mark.parametrize(
-    "form, jit_compile", [("litert", False), pytest.param("saved_model", True, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("form, jit_compile", [("litert", False), ("saved_model", True)])
 def test_an_export_does_not_change_translations_in_other_threads(form, jit_compile, tmp_path, monkeypatch):
     monkeypatch.setattr(Translator, "jit_compile", jit_compile)
     (model,) = small_translator("bytes").models

@@ -190,6 +190,7 @@ def test_a_run_without_its_own_tokenizer_is_not_finished_but_resumed(run, texts)
     assert (run / "model.keras").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_training_starts_from_a_translator(finished, tmp_path):
     """It goes on from the weights and tokenizers that were trained, and gets better at once."""
     pairs = [(str(number), str(number)[::-1]) for number in range(1300, 1500)]
@@ -232,6 +233,7 @@ def test_other_options_and_other_texts_are_refused(run, texts, tmp_path):
         train(run, moved)
 
 
+@pytest.mark.slow
 @once
 def test_another_machine_goes_on_with_the_same_batches(texts, tmp_path, monkeypatch):
     chosen = {"batch_tokens": None, "steps_per_epoch": None, "num_shapes": None, "steps": None, "warmup_steps": None}
@@ -349,6 +351,7 @@ def trajectory(texts, tmp_path_factory):
     return weights_after_each_step
 
 
+@pytest.mark.slow
 def test_the_result_may_be_a_moving_average_of_the_weights(trajectory):
     plain, averaged = trajectory(), trajectory(ema=0.75)
     assert len(plain) == len(averaged) == 4

@@ -84,7 +84,7 @@ ORDERS = {
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="nothing in it depends on the backend")
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", ["keras_tfm first", pytest.param("keras first", marks=pytest.mark.slow)])
 def test_saved_models_load_after_import_of_the_package_alone(order, folder):
     imports = ORDERS[order].replace("CHOOSE", f"os.environ['KERAS_BACKEND'] = {BACKEND!r}")  # which is not too late
     names = ("translator", "own") if order == "keras first" else ("own", "translator")

@@ -230,6 +230,7 @@ def test_interrupted_behind_the_last_step(batches, tmp_path):
     assert len(fitted(tmp_path, batches, epochs=2)[1].history) == 2
 
 
+@pytest.mark.slow
 @once
 def test_an_interrupted_run_with_a_moving_average_gives_the_average(batches, tmp_path):
     model = compiled_model(transformer(BYTES.vocab_size, **SIZES), **EMA)

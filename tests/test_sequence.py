@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from conftest import IN_TENSORFLOW, SLOW_OFF_TENSORFLOW, array, assert_close, once, run, spread
 from keras import ops
+from test_encoder_decoder import KINDS
 
 from keras_tfm import models, runs
 from keras_tfm.decoding import beam_search
 from keras_tfm.layers.attention import HEADS
-from keras_tfm.models import decoder_lm, encoder_classifier, transformer
+from keras_tfm.models import decoder_lm, encoder_classifier, sequence, transformer
 
 SIZES = {"num_layers": 2, "model_dim": 16, "num_heads": 2, "ff_dim": 32}
 SOURCE = np.array([[5, 6, 7, 8, 2, 0], [9, 8, 2, 0, 0, 0]])
@@ -48,20 +49,20 @@ def test_precision_and_name_reach_every_layer_and_are_saved(builder, tmp_path):
 @once
 def test_no_more_is_built_than_a_file_holds(tmp_path):
     """Every model fits into its own file, quantized or not, and none with a size that is too large."""
-    built = [build(100, preset="tiny") for build in models.BUILDERS.values()]
-    built += [models.rnn(100, cell="rnn", bidirectional_layers=1, preset="tiny"), BUILDS["encoder_classifier"]()]
-    built += [build(100, preset="tiny", kernel_size=2) for build in (models.conv, models.bytenet)]
+    built = [build(100) for build in KINDS.values()] + [build() for build in BUILDS.values()]
+    built += [models.rnn(100, cell="rnn", bidirectional_layers=1, num_layers=2, model_dim=8, units=8)]
+    built += [build(100, num_layers=1, units=8, kernel_size=2) for build in (models.conv, models.bytenet)]
     built += [transformer(10, **SIZES, heads=heads, positions="learned", max_length=99) for heads in HEADS]
     sizes = "vocab_size num_classes num_layers model_dim ff_dim units kernel_size dilations"
     for model in built:
         held = len(model.weights), 4 * model.count_params()
-        models.check_capacity(model.arguments, *held)
+        sequence.check_capacity(model.arguments, *held)
         for name in {*sizes.split()} & {*model.arguments}:
             with pytest.raises(ValueError, match="its configuration describes .* which its .* bytes cannot hold"):
-                models.check_capacity(model.arguments | {name: 10**9}, *held)
+                sequence.check_capacity(model.arguments | {name: 10**9}, *held)
     for huge in ({"heads": "wide", "num_heads": 10**9}, {"positions": "learned", "max_length": 10**9}):
         with pytest.raises(ValueError, match="cannot hold"):
-            models.check_capacity(model.arguments | huge, *held)
+            sequence.check_capacity(model.arguments | huge, *held)
     model = BUILDS["transformer"]()
     model.quantize("int4")
     model.save(tmp_path / "model.keras")

@@ -200,6 +200,7 @@ with tf.compat.v1.Session(graph=tf.Graph()) as session:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="XLA is disabled by a symbol of the Linux packages")
 def test_a_session_without_xla_answers():
     texts, dates = zip(*tasks.dates(100, "test"), strict=True)

@@ -157,6 +157,7 @@ else:
 """
 
 
+@pytest.mark.slow
 @once
 def test_two_replicas_train_as_one():
     run = subprocess.run([sys.executable, "-c", REPLICAS], capture_output=True, text=True)
