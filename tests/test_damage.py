@@ -18,7 +18,7 @@ pytestmark = [once, pytest.mark.xdist_group("damage")]  # one run and one export
 # Where each reading builds a model, `make test` tries some ways of damage, and `make test-slow` all.
 SOME = pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "all"])
 TEXTS = ["ein b hund", "x", ""]
-ADVICE = "restore it", "delete it", "delete /", "must be", "must hold", "must contain", "contains no"
+ADVICE = "restore it", "writes it again", "delete it", "delete /", "must be", "must hold", "must contain", "contains no"
 
 
 def damages(content, rng):

@@ -159,5 +159,5 @@ def test_every_form_says_what_the_model_says(beams, tmp_path):
     translator.export(tmp_path / "onnx", "onnx")
     assert by_ids(RUN_ONNX, translator, texts, tmp_path / "onnx", beams) == expected
     translator.export(tmp_path / "web", "web", "float32", runtime=empty_runtime(tmp_path / "node_modules"))
-    for form in exported.RUNNERS:
+    for form in {*exported.RUNNERS} - {"huggingface"}:  # which `transformers` runs, and only post-norm models
         assert exported.load(tmp_path / ("float32" if form == "litert" else form))([*texts, " "]) == [*expected, ""]

@@ -77,4 +77,9 @@ def _slice_update(x, starts, updates):
     return ops.where(places == starts[axis], updates, x)
 
 
-ONNX = kernels.FORWARD._replace(slice_update=_slice_update)
+def _dense(x, *layers):
+    """`kernels.dense` without flattened rows: tf2onnx would join their reshape with a later one of one head, wrongly."""
+    return kernels.joined_dense(ops.matmul, x, layers)
+
+
+ONNX = kernels.FORWARD._replace(slice_update=_slice_update, dense=_dense)
