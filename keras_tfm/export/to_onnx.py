@@ -78,7 +78,7 @@ def _slice_update(x, starts, updates):
 
 
 def _dense(x, *layers):
-    """`kernels.dense` without flattened rows: tf2onnx would join their reshape with a later one of one head, wrongly."""
+    """`kernels.dense` without flattened rows: tf2onnx would join their reshape wrongly with a later one of one head."""
     return kernels.joined_dense(ops.matmul, x, layers)
 
 
