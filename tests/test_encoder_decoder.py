@@ -74,9 +74,17 @@ def make(kind, **options):
 
 
 def each(kinds, quick=SYSTEMS):
-    """Parametrizes with kinds, one worker for each; `make test` runs the quick ones, `make test-slow` the others."""
-    marks = {kind: [pytest.mark.xdist_group(kind)] + [pytest.mark.slow] * (kind not in quick) for kind in kinds}
-    return pytest.mark.parametrize("kind", [pytest.param(kind, marks=marks[kind]) for kind in kinds])
+    """Parametrizes with kinds, one worker for each.
+
+    `make test` runs the quick ones, `make test-slow` the others, and `make test-hours` variants if none is quick.
+    """
+
+    def marks(kind):
+        yield pytest.mark.xdist_group(kind)
+        if kind not in quick:
+            yield pytest.mark.slow if quick or kind in SYSTEMS else pytest.mark.hours
+
+    return pytest.mark.parametrize("kind", [pytest.param(kind, marks=[*marks(kind)]) for kind in kinds])
 
 
 def cached(model, widths):
@@ -302,7 +310,7 @@ def test_without_attention_there_is_no_coverage(kind):
         model.step_and_attention(TARGET[:, :1], 0, model.start(SOURCE, 5))
 
 
-@each(OLDER, quick=("rnn",) if BACKEND == "jax" else ())
+@each(OLDER if BACKEND == "jax" else ["bahdanau"], quick=("rnn",))
 def test_a_model_learns_from_its_source(kind):
     rng = np.random.default_rng(0)
     source = np.concatenate([rng.integers(3, SIZE, (64, 3)), np.full((64, 1), 2)], axis=1)

@@ -21,8 +21,7 @@ EXAMPLES = ROOT / "examples"
 LECTURES = sorted((EXAMPLES / "lectures").glob("[0-9]*.py"))
 PAGE = (ROOT / "docs/examples.md").read_text()
 NUMBER = re.compile(r"\d[\d,.]*%?")
-# At full size, to see what an example learns; and what trains several models at any size. JAX is quicker.
-full_size = pytest.mark.slow if BACKEND == "jax" else pytest.mark.hours
+full_size = pytest.mark.hours  # to see what an example learns
 ON_JAX = pytest.mark.skipif(BACKEND != "jax", reason="the lectures run on JAX, and so do several processes")
 # Flags for a run of a few seconds; {out} is a folder, {here} that of the repository.
 SMALL = {
@@ -141,7 +140,7 @@ def test_a_package_that_an_example_needs_is_named_in_one_line(name, package, mon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[full_size] * (name == "finetune")) for name in SMALL])
+@pytest.mark.parametrize("name", SMALL if BACKEND == "jax" else ["classify"])  # JAX is quicker, TensorFlow exports
 def test_an_example_runs_at_a_small_size(name, tmp_path):
     arguments = shlex.split(SMALL[name].format(out=tmp_path, here=ROOT))
     if name == "classify":

@@ -136,7 +136,7 @@ def test_no_model_is_that_of_dates(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 @IN_TENSORFLOW
-@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize("beams", [4, pytest.param(1, marks=pytest.mark.hours)])
 def test_every_form_says_what_the_model_says(beams, tmp_path):
     translator, texts = Translator.load(KERAS, beams=beams, max_length=64), list(SOURCES[:100])
     expected = translator(texts)
