@@ -69,7 +69,11 @@ def test_errors_name_file_and_line(source, target, words, tmp_path):
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
-@pytest.mark.parametrize("content", [damaged_gzip(LINES, cut=-2000), damaged_gzip(LINES, flip=5000), b"plain\ntext\n"])
+@pytest.mark.parametrize(
+    "content",
+    [damaged_gzip(LINES, cut=-2000), damaged_gzip(LINES, flip=5000), b"plain\ntext\n"],
+    ids=["cut", "flipped", "plain"],
+)
 def test_errors_name_the_file_that_is_no_whole_gzip(content, tmp_path):
     (tmp_path / "s.gz").write_bytes(content)
     with pytest.raises(ValueError, match=r"s\.gz, after line \d+: must be a whole .gz file. Received: "):

@@ -85,7 +85,19 @@ def assert_same(found, expected):
 KINDS = {"bucketed": {"r_drop": 3.0}, "packed": {"packed": True}}
 
 
-@pytest.fixture(scope="module", params=KINDS)
+def each_kind(name, *cases):
+    """Parametrizes with all pairs of a kind of batches and a case; `make test-slow` tries each kind with one case."""
+    pairs = [(kind, case) for kind in KINDS for case in cases]
+    quick = dict(zip(KINDS, cases, strict=True))
+    return pytest.mark.parametrize(
+        f"kind, {name}",
+        [pytest.param(*pair, marks=[pytest.mark.hours] * (quick[pair[0]] != pair[1])) for pair in pairs],
+        indirect=["kind"],
+        ids=lambda value: str(value).replace(" ", ""),
+    )
+
+
+@pytest.fixture(scope="module")
 def kind(request):
     return KINDS[request.param]
 
@@ -97,28 +109,30 @@ def one_device(kind, tmp_path_factory):
 
 @ON_JAX
 @pytest.mark.slow
-@pytest.mark.parametrize("model_parallel", [1, 4])
+@each_kind("model_parallel", 4, 1)
 def test_eight_devices_train_as_one(kind, one_device, model_parallel, tmp_path):
     assert_same(trained(tmp_path, devices_each=8, model_parallel=model_parallel, **kind), one_device)
 
 
 @ON_JAX
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bucketed", pytest.param("packed", marks=pytest.mark.hours)], indirect=True)
 def test_two_processes_train_as_one(kind, one_device, tmp_path):
     assert_same(trained(tmp_path, processes=2, **kind), one_device)
 
 
 @ON_JAX
 @pytest.mark.slow
-@pytest.mark.parametrize("before, after", [(1, 2), (2, 1)])
-def test_a_run_goes_on_with_another_number_of_processes(kind, one_device, before, after, tmp_path):
+@each_kind("processes", (1, 2), (2, 1))
+def test_a_run_goes_on_with_another_number_of_processes(kind, one_device, processes, tmp_path):
+    before, after = processes
     trained(tmp_path, processes=before, steps=4, **kind)
     assert_same(trained(tmp_path, processes=after, **kind), one_device)
 
 
 @ON_JAX
 @pytest.mark.slow
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.hours)])
 def test_a_kill_of_one_process_ends_the_others_and_all_go_on(killed, tmp_path):
     expected = trained(tmp_path / "whole", steps=32)
     running = started(tmp_path / "run", processes=2, steps=32)
