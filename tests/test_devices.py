@@ -266,7 +266,8 @@ OLDER = "rnn", "rnn_attention", "gnmt", "bytenet"
 
 
 @ON_JAX
-@pytest.mark.parametrize("kinds", [("transformer", "conv"), pytest.param(OLDER, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", [("transformer", "conv"), OLDER])
 def test_two_devices_share_the_weights_of_every_model(kinds):
     said = output_with_two_devices(DIVIDED, *kinds)
     assert re.search(r"\n2 devices share (9\d|100)% of the weights, and each holds the rest\n", said), said

@@ -13,6 +13,7 @@ from conftest import (
     BYTES,
     IN_TENSORFLOW,
     PRECISIONS,
+    SLOW_ON_JAX,
     TEXTS,
     TOLERANCE,
     array,
@@ -29,6 +30,7 @@ from keras_tfm import kernels, models, record_attention
 from keras_tfm.decoding import Ensemble, beam_search, greedy, sample
 from keras_tfm.translator import Translator
 
+pytestmark = SLOW_ON_JAX
 RECURRENT = {"model_dim": 16, "units": 12, "num_layers": 2}
 CONVOLUTIONAL = {"model_dim": 16, "units": 8, "num_layers": 2}
 # Name → a small model of a vocabulary size; each way to decode and each kind of cell, score and position occurs.

@@ -122,16 +122,12 @@ MOMENTS += [(RENAME, "00000003.npz"), (REMOVE, "00000003.npz"), (RENAME, "metric
 MOMENTS += [(RENAME, "00000006.npz"), (MKDIR, "model.keras"), (RENAME, "model.keras"), (REMOVE, "model.keras")]
 
 
-FEW = [(RENAME, "tokenizer"), (OPEN, "source.tokens"), (RENAME, "config.json"), (RENAME, "state.npz")]
-FEW += [(REMOVE, "00000003.npz"), (RENAME, "metrics.csv"), (RENAME, "model.keras")]
-
-
 @QUICK
-@pytest.mark.parametrize("moments", [FEW, pytest.param(MOMENTS, marks=pytest.mark.slow)], ids=["few", "all"])
-def test_kills_at_chosen_moments_change_nothing(moments, children, uninterrupted, texts, tmp_path):
+@pytest.mark.slow
+def test_kills_at_chosen_moments_change_nothing(children, uninterrupted, texts, tmp_path):
     out = tmp_path / "run"
     code = f"cli.run({command(texts, out)})"
-    for event, name in moments:
+    for event, name in MOMENTS:
         assert children(code, event, f"/.{name}.unfinished") == -signal.SIGKILL, (event, name)
         if runs.is_run(out):
             assert dict(information.describe(out))["kind"] == "run"

@@ -83,7 +83,7 @@ ORDERS = {
 }
 
 
-@pytest.mark.skipif(BACKEND == "torch", reason="nothing in it depends on the backend")
+@once
 @pytest.mark.parametrize("order", ["keras_tfm first", pytest.param("keras first", marks=pytest.mark.slow)])
 def test_saved_models_load_after_import_of_the_package_alone(order, folder):
     imports = ORDERS[order].replace("CHOOSE", f"os.environ['KERAS_BACKEND'] = {BACKEND!r}")  # which is not too late
