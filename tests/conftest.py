@@ -9,6 +9,7 @@ import itertools
 import os
 import warnings
 from importlib.metadata import version
+from importlib.util import find_spec
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # The tests compile thousands of small kernels and run each a few times, so compile as fast as possible. XLA aborts at a
@@ -40,12 +41,15 @@ TOLERANCE = {"float32": 1e-5, "mixed_bfloat16": 5e-2, "mixed_float16": 6e-3}
 # For tests in which no backend takes part.
 once = pytest.mark.skipif(BACKEND != "tensorflow", reason="the same on each backend: runs beside TensorFlow's tests")
 SLOW_OFF_TENSORFLOW = [] if BACKEND == "tensorflow" else [pytest.mark.slow]  # quick on TensorFlow only
-SLOW_ON_JAX = [pytest.mark.slow] * (BACKEND == "jax")  # `make test` does it on TensorFlow
 SLOW_OFF_JAX = [] if BACKEND == "jax" else [pytest.mark.slow]  # trains; TensorFlow traces for longer than it trains
 IN_TENSORFLOW = pytest.mark.skipif(BACKEND != "tensorflow", reason="graphs are exported by the TensorFlow backend")
 TRACED = pytest.mark.skipif(BACKEND == "torch", reason="PyTorch runs eagerly here, and so knows every value")
 
 HOURS = pytest.mark.hours
+# What `make test` runs on JAX after it has run everything on TensorFlow; `make test-slow` runs the rest.
+QUICK_ON_JAX = {
+    f"test_{name}" for name in ("masks", "positions", "attention", "blocks", "stacks", "training", "pipeline")
+}
 
 # Sizes of the translators that are exported, and texts for them.
 SIZES = {"num_layers": 1, "model_dim": 16, "num_heads": 2, "ff_dim": 32}
@@ -54,9 +58,10 @@ TEXTS = ["a dog", "two cats run over the grass, and then more", "", "b", "über 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """What takes hours is slow, too, so that `-m "not slow"` leaves it out."""
+    """What takes hours is slow, too, so that `-m "not slow"` leaves it out; and so is most of what JAX repeats."""
     for item in items:
-        if item.get_closest_marker("hours"):
+        repeated = BACKEND == "jax" and find_spec("tensorflow") and item.path.stem not in QUICK_ON_JAX
+        if item.get_closest_marker("hours") or repeated:
             item.add_marker("slow")
 
 

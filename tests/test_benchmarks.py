@@ -127,6 +127,7 @@ def test_make_bench_skips_what_it_has_no_data_for(load, tmp_path, monkeypatch, c
     assert not list((tmp_path / "out").iterdir())
 
 
+@pytest.mark.slow
 @once
 def test_a_server_under_load_answers_all_clients_rightly(tmp_path):
     model, figures = FOLDER.parent / "saved_models/dates/litert", tmp_path / "figures.json"

@@ -161,6 +161,7 @@ def test_any_batch_and_length():
     model.summary(print_fn=lambda text: None)
 
 
+@pytest.mark.slow
 @once
 def test_saved_models_load_in_a_fresh_process_without_custom_objects(tmp_path):
     model = side_by_side()

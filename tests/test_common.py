@@ -24,6 +24,7 @@ def test_other_backends_say_where_to_export(tmp_path):
         small_translator("bytes").export(tmp_path / "model", "saved_model")
 
 
+@pytest.mark.slow
 @IN_TENSORFLOW
 def test_a_quantized_model_is_refused_where_its_weights_would_be_misread(tmp_path):
     translator = small_translator("bytes")

@@ -134,6 +134,7 @@ def saved(root, run):
     return root / "saved"
 
 
+@pytest.mark.slow
 def test_a_saved_translator(saved):
     assert sum(fuzz(file, lambda: answer(Translator.load(saved))) for file in inside(saved)) > 100
 

@@ -177,6 +177,7 @@ def faults(folder):
 
 
 @once
+@pytest.mark.slow
 @pytest.mark.xdist_group("site")
 def test_links_lead_somewhere_and_nothing_comes_from_another_host(site):
     assert faults(site) == ""
@@ -210,6 +211,7 @@ def public_names():
 
 
 @once
+@pytest.mark.slow
 @pytest.mark.xdist_group("site")
 def test_every_public_name_is_in_the_api(site):
     pages = "".join(path.read_text() for path in (site / "api").rglob("*.html"))

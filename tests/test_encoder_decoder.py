@@ -13,7 +13,6 @@ from conftest import (
     BYTES,
     IN_TENSORFLOW,
     PRECISIONS,
-    SLOW_ON_JAX,
     TEXTS,
     TOLERANCE,
     array,
@@ -30,7 +29,6 @@ from keras_tfm import kernels, models, record_attention
 from keras_tfm.decoding import Ensemble, beam_search, greedy, sample
 from keras_tfm.translator import Translator
 
-pytestmark = SLOW_ON_JAX
 RECURRENT = {"model_dim": 16, "units": 12, "num_layers": 2}
 CONVOLUTIONAL = {"model_dim": 16, "units": 8, "num_layers": 2}
 # Name → a small model of a vocabulary size; each way to decode and each kind of cell, score and position occurs.
@@ -57,6 +55,7 @@ KINDS = {
 }
 OLDER = [kind for kind in KINDS if kind != "transformer"]
 SYSTEMS = ("transformer", "rnn", "bahdanau", "gnmt", "conv", "bytenet")  # the others are variants of these
+QUICK = ("bahdanau", "conv")
 ATTENTIVE = ("transformer", "bahdanau", "luong", "gnmt", "conv", "conv_sinusoidal")
 SIZE = 11
 SOURCE = np.array([[5, 6, 7, 8, 2, 0], [9, 8, 2, 0, 0, 0]])
@@ -75,7 +74,7 @@ def make(kind, **options):
     return spread(KINDS[kind](SIZE, **options))
 
 
-def each(kinds, quick=SYSTEMS):
+def each(kinds, quick=QUICK):
     """Parametrizes with kinds, one worker for each.
 
     `make test` runs the quick ones, `make test-slow` the others, and `make test-hours` variants if none is quick.
@@ -145,6 +144,7 @@ def test_cached_equals_full(kind):
 MIXED = [precision for precision in PRECISIONS if precision != "float32"]
 
 
+@pytest.mark.slow
 @parametrize_all("kind, precision", OLDER, MIXED)
 def test_cached_equals_full_in_any_precision(kind, precision):
     model = make(kind, dtype=precision)
@@ -157,6 +157,7 @@ def test_cached_equals_full_in_any_precision(kind, precision):
     assert_close(one_by_one[0], full[0], 4 * TOLERANCE[precision])
 
 
+@pytest.mark.slow
 @parametrize_all("kind, precision", list(KINDS), MIXED, strength=1)
 def test_searches_in_mixed_precision_score_as_the_full_pass_does(kind, precision):
     model = make(kind, dtype=precision)

@@ -59,6 +59,7 @@ def test_labels_must_fit(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_packed_model_has_the_map_of_an_unpacked_one(tmp_path):
     image = pytest.importorskip("matplotlib.image")
     drawn, weights = [], None

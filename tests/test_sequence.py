@@ -46,6 +46,7 @@ def test_precision_and_name_reach_every_layer_and_are_saved(builder, tmp_path):
         assert twin.name == "mine" and policies(twin) == expected
 
 
+@pytest.mark.slow
 @once
 def test_no_more_is_built_than_a_file_holds(tmp_path):
     """Every model fits into its own file, quantized or not, and none with a size that is too large."""

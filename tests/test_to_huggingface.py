@@ -5,6 +5,7 @@ from test_marian import TEXTS, write
 from keras_tfm import Translator, exported, models, text
 
 
+@pytest.mark.slow
 def test_what_is_exported_is_imported_again(tmp_path):
     write(tmp_path / "given", scale_embedding=True)
     search = {"max_length": 32, "min_length": 2, "no_repeat_ngram": 3, "forbidden": (3, 9), "thorough": True}

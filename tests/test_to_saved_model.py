@@ -65,7 +65,8 @@ def assert_refused(answers):
 @IN_TENSORFLOW
 @pytest.mark.xdist_group("exported")  # where the shared export is
 @pytest.mark.usefixtures("one_width")
-@pytest.mark.parametrize("kind, beams", [pytest.param("bytes", 1, marks=pytest.mark.slow), ("bpe", 3)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind, beams", [("bytes", 1), ("bpe", 3)])
 def test_a_saved_model_says_what_the_translator_says(kind, beams, tmp_path):
     if kind == "bpe":
         ours, folder = shared_translator(), shared_export("saved_model")

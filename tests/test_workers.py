@@ -104,6 +104,7 @@ def test_a_model_is_reloaded_and_one_that_cannot_be_loaded_is_not(tmp_path, clie
 # ── models that break ──
 
 
+@pytest.mark.slow
 @needs_extra
 def test_a_worker_whose_model_is_overwritten_is_not_ready(tmp_path):
     """Its file is mapped into memory, so that it cannot translate any more: until the file is whole again, 503."""
