@@ -121,12 +121,12 @@ def covering(strength, *choices):
     return chosen
 
 
-def parametrize_all(names, *choices, group=False, strength=2 if BACKEND == "tensorflow" else 1):
+def parametrize_all(names, *choices, group=False, strength=1):
     """Parametrizes with all combinations of some choices.
 
-    `make test` runs a few in which every `strength` choices meet: by default every pair on TensorFlow, each choice on
-    the others. `make test-slow` runs those in which one choice more meets, and `make test-hours` all others. A choice
-    may be a dict, whose keys are then the ids. With `group`, tests of the same combination share a worker.
+    `make test` runs a few in which every `strength` choices meet: by default each choice. `make test-slow` runs those
+    in which one choice more meets, so every pair, and `make test-hours` all others. A choice may be a dict, whose keys
+    are then the ids. With `group`, tests of the same combination share a worker.
     """
     cases, quick, slow = [], covering(strength, *choices), covering(strength + 1, *choices)
     for values in itertools.product(*choices):

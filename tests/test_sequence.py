@@ -94,13 +94,8 @@ def answers(model):
     return model(IDS), beam_search(model.start, model.step, SOURCE, 3, beams=2)[0]
 
 
-@pytest.mark.parametrize(
-    "mode, tied_output",
-    [
-        pytest.param("int8", True, marks=SLOW_OFF_TENSORFLOW),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in [("int4", True), ("int8", False)]),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("mode, tied_output", [("int8", True), ("int4", True), ("int8", False)])
 def test_quantized_models_save_load_and_decode(mode, tied_output, tmp_path):
     model = spread(transformer(10, **{**SIZES, "num_layers": 1}, tied_output=tied_output))
     before = array(run(model, IDS))
