@@ -45,7 +45,7 @@ test: test-tensorflow test-jax
 test-jax: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.venv/jax-cache
 test-jax: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
 # The examples in docstrings run on TensorFlow only.
-test-jax: ARGS ?= tests
+test-jax test-slow-jax: ARGS ?= tests
 test-tensorflow test-jax: test-%: .venv/installed-test
 	KERAS_BACKEND=$* $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow and not hours" $(ARGS)
 
