@@ -42,8 +42,8 @@ bench: .venv/installed-bench
 test: test-tensorflow test-jax
 
 # JAX compiles each small operation separately: let the workers share what they have compiled.
-test-jax: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.venv/jax-cache
-test-jax: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
+test-jax test-slow-jax: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.venv/jax-cache
+test-jax test-slow-jax: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
 # The examples in docstrings run on TensorFlow only.
 test-jax test-slow-jax: ARGS ?= tests
 test-tensorflow test-jax: test-%: .venv/installed-test
