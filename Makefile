@@ -3,7 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
 
-.PHONY: demo docs docs-serve playground lectures bench test test-tensorflow test-jax test-slow test-hours check format clean
+.PHONY: demo docs docs-serve playground lectures bench test test-tensorflow test-jax test-slow test-hours check format clean \
+	test-slow-tensorflow test-slow-jax test-bare-torch test-bare-jax
 .DELETE_ON_ERROR:
 
 # `make demo ARGS="--model conv --out runs/conv"` trains another model.
@@ -66,7 +67,7 @@ test-bare-torch test-bare-jax: test-bare-%: .venv-%/installed
 	cd tests && KERAS_BACKEND=$* ../.venv-$*/bin/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow and not hours" \
 		$(BARE_$*:%=test_%.py) $(ARGS)
 
-# What takes too long for CI; docs/design.md has the date and the result of the last run.
+# What takes too long for CI; docs/design.md says when it was run last.
 test-hours: .venv/installed-test-slow
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m hours $(ARGS)
 	KERAS_BACKEND=jax $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m hours $(ARGS)
