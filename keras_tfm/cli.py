@@ -175,7 +175,8 @@ def finish(model, average):
 def check_no_options(form, options):
     """Raises an error if there are options of the search, which an export has fixed."""
     if options:
-        raise ValueError(f"`{next(iter(options))}` is fixed in an export, here {form}. Received: {options}")
+        name, value = next(iter(options.items()))
+        raise ValueError(f"`{name}` is fixed in an export, here {form}. Received: {value}")
 
 
 def load_translator(model, form=None, **options):
@@ -197,6 +198,8 @@ def check_new(out, overwrite):
         raise ValueError(f"`out` must be a file. Received: {out}, a folder")
     if out.exists() and not out.is_file():
         raise ValueError(f"`out` must be a file. Received: {out}, which is not a regular one")
+    if not out.parent.is_dir():
+        raise ValueError(f"`out` must be in a folder that exists. Received: {out}")
     if not overwrite and out.exists() and out.stat().st_size:
         raise ValueError(f"`out` must be a new file, unless `overwrite` is given. Received: {out}, which exists")
 

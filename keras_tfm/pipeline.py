@@ -209,12 +209,13 @@ def suited_batches(recipe, encoded, machine):
 def suited_schedule(recipe, steps_per_pass, encoded, start=None):
     """The recipe, with steps in whole epochs, and a learning rate, that suit the texts and the model."""
     steps = recipe.steps or steps_per_pass * (recipe.passes or _below(PASSES, len(encoded.targets.tokens)))
-    per_epoch = min(recipe.steps_per_epoch or min(steps_per_pass, MOST_STEPS), steps)
+    epochs = -(-steps // (recipe.steps_per_epoch or min(steps_per_pass, MOST_STEPS)))
+    per_epoch = min(recipe.steps_per_epoch or -(-steps // epochs), steps)
     width = recipe.model_dim or MODELS[recipe.model].presets[recipe.preset]["model_dim"]
     width, share = (width, 1) if start is None else (start.models[0].arguments["model_dim"], GENTLE)
     chosen = {"learning_rate": recipe.learning_rate or share * (width * 2000) ** -0.5}
     chosen |= {"warmup_steps": recipe.warmup_steps or suited_warmup(steps)}
-    chosen |= {"steps_per_epoch": per_epoch, "steps": -(-steps // per_epoch) * per_epoch}
+    chosen |= {"steps_per_epoch": per_epoch, "steps": epochs * per_epoch}
     return dataclasses.replace(recipe, **chosen)
 
 

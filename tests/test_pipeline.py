@@ -288,6 +288,8 @@ def test_defaults_suit_the_texts_and_the_machine(accelerated):
     assert sizes == sorted(sizes) and steps == sorted(steps) and sizes[0] >= (4096 if accelerated else 1024)
     wide = pipeline.suited_schedule(dataclasses.replace(options, preset="big"), 100, encoded)
     assert wide.learning_rate < found[0].learning_rate
+    short = pipeline.suited_schedule(dataclasses.replace(options, steps=60), 38, encoded)
+    assert (short.steps, short.steps_per_epoch) == (60, 30)  # rather than two whole passes
 
 
 def test_early_stopping_and_scores_need_texts_to_validate_on(tmp_path):
