@@ -113,8 +113,8 @@ def check(name, mask, ranks=(2, 3, 4), of=None):
     if "float" in dtype or not suits:
         size = "" if of is None else f", for {batch=} and {length=}"
         raise ValueError(
-            f"`{name}` must be boolean (True = may attend) or 0/1 integers, of rank {' or '.join(map(str, ranks))}{size}. "
-            f"Received: {dtype=}, {shape=}"
+            f"`{name}` must be boolean (True = may attend) or 0/1 integers, of rank {' or '.join(map(str, ranks))}"
+            f"{size}. Received: {dtype=}, {shape=}"
         )
     return mask if dtype == "bool" else ops.not_equal(mask, 0)
 
