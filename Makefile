@@ -58,14 +58,14 @@ test-slow-tensorflow test-slow-jax: test-slow-%: .venv/installed-test-slow $(if 
 	KERAS_BACKEND=$* $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "slow and not hours" $(ARGS)
 
 # PyTorch and JAX where TensorFlow is not installed, with the package as its wheel installs it.
-BARE_torch := masks positions attention blocks stacks base transformers sequence encoder_decoder recording decoding \
-	training batches runs translator pipeline devices imports
-BARE_jax := translator pipeline imports
+BARE_torch := ops layers models decoding runtimes/test_devices.py data/test_batches.py training/test_losses.py \
+	training/test_runs.py training/test_trainer.py test_translator.py test_imports.py
+BARE_jax := training/test_trainer.py test_translator.py test_imports.py
 test-bare-torch test-bare-jax: test-bare-%: .venv-%/installed
 	rm -rf build
 	.venv-$*/bin/pip install -qq --force-reinstall --no-deps .
 	cd tests && KERAS_BACKEND=$* ../.venv-$*/bin/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow and not hours" \
-		$(BARE_$*:%=test_%.py) $(ARGS)
+		$(BARE_$*) $(ARGS)
 
 # What takes too long for CI; docs/design.md says when it was run last.
 test-hours: .venv/installed-test-slow

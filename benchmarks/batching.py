@@ -105,10 +105,9 @@ def serve(kind, folder, batch_tokens):
     """Answers a number of tokens with the tokens, steps and seconds of training on about as many."""
     import keras
 
-    from keras_tfm.backend import machine
-    from keras_tfm.batches import BucketedBatches, PackedBatches
-    from keras_tfm.data import TokenPairs
+    from keras_tfm.data import BucketedBatches, PackedBatches, TokenPairs
     from keras_tfm.models import transformer
+    from keras_tfm.runtimes import machine
     from keras_tfm.training import SmoothedCrossentropy
 
     keras.utils.set_random_seed(0)

@@ -18,8 +18,8 @@ import subprocess
 import threading
 import time
 
-from keras_tfm import exported
 from keras_tfm.data import read_lines
+from keras_tfm.export import runners
 
 ROUNDS = 3
 FLAGS = "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking disable-sync"
@@ -44,7 +44,7 @@ def main():
         found, milliseconds = zip(*(translate(driver, text) for text in texts), strict=True)
         driver.quit()
     server.shutdown()
-    same = sum(map(str.__eq__, found, exported.load(options.site)(texts)))
+    same = sum(map(str.__eq__, found, runners.load(options.site)(texts)))
     for name, size in sizes([options.site / name for name in server.sent]).items():
         print(f"{name:8} {size / 1e6:5.2f} MB in {len(server.sent)} files")
     print(

@@ -162,10 +162,10 @@ def count(tokenizer, texts):
 
 def keras_hub(options):
     import keras
-    from keras import ops
     from keras_hub.samplers import BeamSampler, GreedySampler
 
-    from keras_tfm import Translator, kernels
+    from keras_tfm import Translator, ops
+    from keras_tfm.runtimes import programs
     from keras_tfm.text import END, PAD, START
 
     translator = Translator.load(options.model)
@@ -188,7 +188,7 @@ def keras_hub(options):
             cache, mask = model.start(sources, longest), ops.not_equal(prompt, PAD)
             return sampler(following, prompt, cache=cache, index=1, mask=mask, stop_token_ids=(END,))[:, 1:]
 
-        program = kernels.compiled(search, model.variables)
+        program = programs.compiled(search, model.variables)
 
         def run(sources):
             texts = []
@@ -233,7 +233,7 @@ def transformers(options):
 def ctranslate2(options):
     import ctranslate2
 
-    from keras_tfm.exported import vocabulary
+    from keras_tfm.export.runners import vocabulary
     from keras_tfm.text import load_tokenizer
 
     folder = options.out / ("ctranslate2_int8" if options.child.endswith("int8") else "ctranslate2")

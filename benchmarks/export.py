@@ -55,8 +55,8 @@ def main():
 
 def measure(beams, options):
     """Prints and returns the figures for a number of beams: {number of threads: {form: {…}}}."""
-    from keras_tfm import evaluation
     from keras_tfm.data import read_lines
+    from keras_tfm.training import evaluation
     from keras_tfm.translator import Translator
 
     files = (options.data / f"tok/val.lc.norm.tok.{side}.gz" for side in ("en", "de"))
@@ -154,19 +154,20 @@ def serve(folder, threads):
 
 def loaded(folder, threads):
     """A function of texts that translates one after the other."""
-    from keras_tfm import exported
+    from keras_tfm import artifacts
+    from keras_tfm.export import runners
 
-    form = exported.form(folder)
+    form = artifacts.format_of(folder)
     if form == "litert":
-        return exported.LiteRTTranslator(folder, threads)  # sorts the texts by length
+        return runners.LiteRTTranslator(folder, threads)  # sorts the texts by length
     if form == "saved_model":
         import tensorflow as tf
 
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(threads)
-        one = exported.SavedModelTranslator(folder)
+        one = runners.SavedModelTranslator(folder)
     else:
-        one = exported.RUNNERS[form](folder, threads)
+        one = runners.RUNNERS[form](folder, threads)
     return lambda texts: [one([text])[0] for text in texts]
 
 

@@ -130,19 +130,18 @@ def training_cost(options, name, model, tokenizers):
 
     Operations: 6 for each weight of a matrix and each token that it multiplies, forwards and backwards.
     """
-    from keras_tfm import pipeline
+    from keras_tfm.artifacts import Run
     from keras_tfm.data import ParallelFiles
-    from keras_tfm.recipes import Recipe
-    from keras_tfm.runs import read_config
+    from keras_tfm.training import Recipe, trainer
 
-    config = read_config(run_folder(options, name, options.seeds[0]))
+    config = Run(run_folder(options, name, options.seeds[0])).read_config()
     chosen = {key: config[key] for key in ("batch_tokens", "num_shapes", "steps", "steps_per_epoch")}
     recipe = Recipe(**config["options"] | chosen)
     with tempfile.TemporaryDirectory() as folder:
         pairs = ParallelFiles(*texts(options, "train"))
-        encoded, _ = pipeline.encode(pathlib.Path(folder), pairs, None, tokenizers, recipe)
+        encoded, _ = trainer.encode(Run(folder), pairs, None, tokenizers, recipe)
         copies = 2 if recipe.r_drop else 1
-        batches = pipeline.serve(encoded, recipe, copies=copies)
+        batches = trainer.make_batches(encoded, recipe, copies=copies)
         passes, per_step = recipe.steps / len(batches), batches.mean_tokens()
         tokens = len(encoded[0].sources.tokens), len(encoded[0].targets.tokens)
     table = model.target_embedding.input_dim * model.target_embedding.output_dim

@@ -26,12 +26,12 @@ def main():
     def file(split, language):
         return f"{options.data / middle.format(split)}.{language}.gz"
 
-    from keras_tfm import cli
+    from keras_tfm.cli import commands
 
     texts = ["--source", file("train", "en"), "--target", file("train", "de")]
     texts += ["--valid_source", file("val", "en"), "--valid_target", file("val", "de")]
     start = time.perf_counter()
-    cli.run(["train", *texts, "--out", str(options.out), "--recipe", "small_corpus", *flags])
+    commands.run(["train", *texts, "--out", str(options.out), "--recipe", "small_corpus", *flags])
     print(f"trained in {time.perf_counter() - start:.0f} s")
     report(options, file)
 

@@ -65,10 +65,10 @@ def step(*command):
 
 def speed(folder):
     """Seconds to load an export, and milliseconds per token, the median of 5 sentences with one thread."""
-    from keras_tfm import exported
+    from keras_tfm.export import runners
 
     start = time.perf_counter()
-    translator = exported.load(folder)
+    translator = runners.load(folder)
     loaded = time.perf_counter() - start
     (row,) = translator.source_tokenizer.encode([SENTENCE])
     times = []

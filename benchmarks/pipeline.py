@@ -17,7 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 
 from keras_tfm import data, text, training
-from keras_tfm.batches import BucketedBatches, PackedBatches
+from keras_tfm.data import BucketedBatches, PackedBatches
 from keras_tfm.models import transformer
 
 KINDS = {

@@ -32,7 +32,7 @@ import time
 import urllib.error
 import urllib.request
 
-from keras_tfm import tasks
+from keras_tfm.data import tasks
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAUSE = 5  # seconds between kills

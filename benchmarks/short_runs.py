@@ -16,7 +16,8 @@ import keras
 import numpy as np
 
 import keras_tfm
-from keras_tfm import data, evaluation
+from keras_tfm import data
+from keras_tfm.training import evaluation
 
 FORMS = {
     "post-norm, warm-up of a tenth": lambda steps: {"norm_first": False, "warmup_steps": steps // 10},

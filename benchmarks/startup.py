@@ -89,11 +89,11 @@ def translated(backend, *model):
 
 def export(folder):
     """Writes the date translator as a LiteRT file."""
-    from keras_tfm.files import DATES
+    from keras_tfm.artifacts import SHIPPED
 
     print("exporting the date translator", flush=True)
     flags = ["--format", "litert", "--max_length", "64", "--out", str(folder)]
-    command = [sys.executable, "-m", "keras_tfm", "export", str(DATES), *flags]
+    command = [sys.executable, "-m", "keras_tfm", "export", str(SHIPPED), *flags]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

@@ -5,7 +5,7 @@ import re
 
 import griffe
 
-from keras_tfm.recipes import Recipe
+from keras_tfm.training.options import Recipe
 
 SECTION = re.compile(r"(Args|Call arguments|Attributes|Returns|Signatures):")
 ITEM = re.compile(r"    ((?:\*{0,2}\w+(?:, )?)+): (.*)")
@@ -56,6 +56,6 @@ class Docstrings(griffe.Extension):
             text = markdown(one.docstring.value)
             for name in paths.keys() & {*re.findall(r"`([A-Z]\w+)`", text)} - {one.name}:
                 text = text.replace(f"`{name}`", link.format(paths[name], name))
-            if one.path == "keras_tfm.recipes.Recipe":
+            if one.path == "keras_tfm.training.options.Recipe":
                 text += "\n".join(options())
             one.docstring.value = text

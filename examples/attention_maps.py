@@ -13,8 +13,9 @@ import re
 
 import numpy as np
 
-from keras_tfm import Translator, plots, recording, tasks
-from keras_tfm.batches import model_inputs, padded
+from keras_tfm import Translator, plots
+from keras_tfm.data import model_inputs, padded, tasks
+from keras_tfm.layers import recording
 
 GERMAN = re.compile(r"(?P<day>\d+)\. (?P<month>\D+) (?P<year>\d{4})$")
 ISO = {"year": slice(0, 4), "month": slice(5, 7), "day": slice(8, 10)}  # places of each part in the translation

@@ -12,8 +12,8 @@ import random
 import keras
 import numpy as np
 
-from keras_tfm import extras, tasks
-from keras_tfm.batches import padded
+from keras_tfm.common import extras
+from keras_tfm.data import padded, tasks
 from keras_tfm.models import encoder_classifier
 from keras_tfm.text import END, PAD, train_tokenizer
 

@@ -11,8 +11,10 @@ one. A translator that `keras-tfm import` has made of an OPUS-MT model is fine-t
 import argparse
 import pathlib
 
-from keras_tfm import Translator, evaluation, tasks, train
-from keras_tfm.files import DATES
+from keras_tfm import Translator, train
+from keras_tfm.artifacts import SHIPPED
+from keras_tfm.data import tasks
+from keras_tfm.training import evaluation
 
 SAME = {"steps_per_epoch": 40, "learning_rate": 0.001, "batch_tokens": 2400, "num_shapes": 1}
 SAME |= {"max_length": 48, "smoothing": 0.0, "verbose": 2}
@@ -41,9 +43,9 @@ def main():
     tests |= {"old languages": tasks.dates(options.tests, "test")}
 
     report("as it comes", Translator.load(), tests)
-    alone = train(finnish, out / "alone", start_from=str(DATES), **same)
+    alone = train(finnish, out / "alone", start_from=str(SHIPPED), **same)
     report("fine-tuned on Finnish", alone, tests)
-    mixed = train(finnish + old, out / "mixed", start_from=str(DATES), **same)
+    mixed = train(finnish + old, out / "mixed", start_from=str(SHIPPED), **same)
     report("fine-tuned on the mixture", mixed, tests)
     new = train(finnish + old, out / "new", **same, **NEW)
     report("a new model on the mixture", new, tests)

@@ -14,7 +14,7 @@ import tempfile
 import keras
 import numpy as np
 
-from keras_tfm import extras
+from keras_tfm.common import extras
 from keras_tfm.layers import PositionalEncoding, TransformerEncoderBlock
 from keras_tfm.training import SCHEDULES
 

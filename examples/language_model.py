@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from keras_tfm import decoding
-from keras_tfm.batches import shifted
+from keras_tfm.data import shifted
 from keras_tfm.models import decoder_lm
 from keras_tfm.text import ByteTokenizer
 from keras_tfm.training import SCHEDULES, SmoothedCrossentropy

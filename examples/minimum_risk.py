@@ -16,8 +16,8 @@ import numpy as np
 from keras import ops
 from sacrebleu import sentence_chrf
 
-from keras_tfm import Translator, decoding, tasks, transformer
-from keras_tfm.batches import model_inputs, padded
+from keras_tfm import Translator, decoding, transformer
+from keras_tfm.data import model_inputs, padded, tasks
 from keras_tfm.text import PAD, ByteTokenizer
 from keras_tfm.training import SmoothedCrossentropy
 

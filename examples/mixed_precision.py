@@ -18,7 +18,7 @@ import keras
 import numpy as np
 from image_classifier import load, moved, patches, vision_transformer
 
-from keras_tfm import extras
+from keras_tfm.common import extras
 from keras_tfm.training import SCHEDULES
 
 BATCH, POLICIES = 128, ("float32", "mixed_bfloat16")

@@ -11,9 +11,9 @@ import argparse
 import keras
 import numpy as np
 
-from keras_tfm.batches import model_inputs, padded
+from keras_tfm.data import model_inputs, padded
+from keras_tfm.data.tasks import split_of
 from keras_tfm.models import transformer
-from keras_tfm.tasks import split_of
 from keras_tfm.text import ByteTokenizer, train_tokenizer
 from keras_tfm.training import SCHEDULES, SmoothedCrossentropy
 from keras_tfm.translator import Translator

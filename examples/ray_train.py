@@ -14,7 +14,7 @@ import pathlib
 import socket
 
 import keras_tfm
-from keras_tfm import extras
+from keras_tfm.common import extras
 
 ENVIRONMENT = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
 
@@ -32,9 +32,9 @@ def work(options):
     joined = keras_tfm.join_processes()  # Ray does it on GPUs and TPUs only
     assert joined == workers, "each would train a model of its own"
     keras_tfm.train(
-        keras_tfm.tasks.reverse(20_000),
+        keras_tfm.data.tasks.reverse(20_000),
         options["out"],
-        valid=keras_tfm.tasks.reverse(200, "valid"),
+        valid=keras_tfm.data.tasks.reverse(200, "valid"),
         devices="all",
         tokenizer="char",
         num_layers=1,

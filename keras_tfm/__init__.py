@@ -5,39 +5,26 @@
 True
 """
 
-import importlib
-
+from keras_tfm.common import lazy
 from keras_tfm.registration import register_with_keras
 
 __version__ = "0.1.0"
 
-# Public names → modules that define them.
-_NAMES = {
-    "Recipe": "recipes",
-    "Translator": "translator",
-    "decoder_lm": "models",
-    "distributed": "backend.devices",
-    "encoder_classifier": "models",
-    "join_processes": "backend.devices",
-    "record_attention": "recording",
-    "train": "pipeline",
-    "transformer": "models",
-}
-_MODULES = ("batches", "data", "decoding", "evaluation", "export", "exported", "files", "layers", "models", "pipeline")
-_MODULES += ("plots", "recipes", "recording", "runs", "serving", "tasks", "text", "training", "translator")
-
-
-def __getattr__(name):
-    """Imports on first use, so that importing keras_tfm is quick and Keras' backend can still be chosen after it."""
-    if name in _NAMES:
-        return getattr(importlib.import_module(f"keras_tfm.{_NAMES[name]}"), name)
-    if name in _MODULES:
-        return importlib.import_module(f"keras_tfm.{name}")
-    raise AttributeError(f"module 'keras_tfm' has no attribute {name!r}")
-
-
-def __dir__():
-    return sorted(["__version__", *_NAMES, *_MODULES])
-
-
+__getattr__, __dir__, __all__ = lazy.attach(
+    __name__,
+    {
+        "artifacts": (),
+        "data": (),
+        "decoding": (),
+        "export": (),
+        "layers": ("record_attention",),
+        "models": ("decoder_lm", "encoder_classifier", "transformer"),
+        "plots": (),
+        "runtimes.devices": ("distributed", "join_processes"),
+        "serving": (),
+        "text": (),
+        "training": ("Recipe", "train"),
+        "translator": ("Translator",),
+    },
+)
 register_with_keras()

@@ -6,8 +6,8 @@ import unicodedata
 
 import numpy as np
 
-from keras_tfm import extras
-from keras_tfm.arguments import check
+from keras_tfm.common import extras
+from keras_tfm.common.arguments import check
 
 
 def attention_map(weights, query_labels, key_labels, path, title=None, axes_names=("query", "key")):
@@ -110,8 +110,8 @@ def translation_map(translator, text, path, layer=-1, mean=False):
         layer: index of the attention layer, one per decoder block, from 0; -1 is the last.
         mean: plots the mean of the heads, an alignment, instead of each head.
     """
-    from keras_tfm.batches import model_inputs, padded
-    from keras_tfm.recording import record_attention
+    from keras_tfm.data.batches import model_inputs, padded
+    from keras_tfm.layers.recording import record_attention
 
     model = translator.models[0]
     attentions = model.decoder.memory_attentions

@@ -11,7 +11,7 @@ import sys
 PACKAGE = "keras_tfm"
 # Module → the classes that it registers.
 CLASSES = {
-    "backend.dropout": ("Dropout",),
+    "layers.dropout": ("Dropout",),
     "layers.attention": ("MultiHeadAttention", "MultiHeadSelfAttention"),
     "layers.blocks": ("FeedForward", "TransformerDecoderBlock", "TransformerEncoderBlock"),
     "layers.positions": ("PositionalEncoding",),
@@ -21,7 +21,7 @@ CLASSES = {
     "models.recurrent": ("BahdanauDecoder", "BottleneckDecoder", "LuongDecoder", "Recurrent", "RecurrentEncoder"),
     "models.sequence": ("SequenceModel",),
     "models.transformers": ("DecoderLM", "EncoderClassifier", "Transformer"),
-    "training": ("InverseSquareRoot", "Perplexity", "SmoothedCrossentropy", "TokenAccuracy"),
+    "training.losses": ("InverseSquareRoot", "Perplexity", "SmoothedCrossentropy", "TokenAccuracy"),
 }
 
 

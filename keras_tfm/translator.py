@@ -1,20 +1,20 @@
 """`Translator`: translates strings with a model and its tokenizers."""
 
 import functools
-import itertools
 import math
 import pathlib
 import threading
 import warnings
 
-from keras import ops
-
-from keras_tfm import decoding, exported, files, kernels, runs, text
-from keras_tfm.arguments import check, one_of, positive, strings
-from keras_tfm.batches import padded
+from keras_tfm import artifacts, decoding, ops, text
+from keras_tfm.common import files
+from keras_tfm.common.arguments import check, one_of, positive, strings
+from keras_tfm.common.progress import Progress
 from keras_tfm.convert import marian
-from keras_tfm.export import export
-from keras_tfm.progress import Progress
+from keras_tfm.data.batches import padded
+from keras_tfm.export import export, runners
+from keras_tfm.models import loading
+from keras_tfm.runtimes import programs
 from keras_tfm.text import END, LINE_END, PAD, SENTENCE_END, longest_translation
 
 WIDTHS = (16, 32, 64, 128, 512)  # sources are padded to these widths; a program is compiled for each that occurs
@@ -48,7 +48,7 @@ class Translator:
     """
 
     export = export  # `keras_tfm.export.export` as a method
-    stream = exported.Runner.stream
+    stream = runners.Runner.stream
     longest_target = math.inf  # maximum number of tokens of a translation, if it is less than the search allows
     jit_compile = True  # whether XLA compiles the search, or optimizes it on JAX: slow to start, faster afterwards
 
@@ -106,18 +106,16 @@ class Translator:
 
     def save(self, folder):
         """Writes models, tokenizers and settings into a folder, which must be new, empty, or written by `save`."""
-        models = {path.name for path in pathlib.Path(folder).glob("model*.keras")} | {"model.keras"}
-        names = models | {"translator.json", *itertools.chain(*runs.TOKENIZERS)}
-        with files.NewFolder(folder, models, names) as new:
-            for number, model in enumerate(self.models):
+        context, names = artifacts.new_translator(folder, len(self.models))
+        with context as new:
+            for model, name in zip(self.models, names, strict=True):
                 model.metadata.setdefault("tokenizers", self._fingerprints)
-                model.save(new / (f"model-{number}.keras" if len(self.models) > 1 else "model.keras"))
-            for name, tokenizer in zip(runs.TOKENIZERS[len(self.tokenizers) - 1], self.tokenizers, strict=True):
-                text.save_tokenizer(tokenizer, new / name)
-            files.write_manifest(new, format="keras", **self.settings)
+                model.save(new / name)
+            artifacts.write_tokenizers(new, self.tokenizers)
+            artifacts.write_manifest(new, format="keras", **self.settings)
 
     @classmethod
-    def load(cls, folder=files.DATES, **options):
+    def load(cls, folder=artifacts.SHIPPED, **options):
         """Returns the translator in a folder that `save` or `keras-tfm train` wrote.
 
         Args:
@@ -126,24 +124,24 @@ class Translator:
             **options: arguments of `Translator`, such as `beams`, by default those that `save` wrote.
         """
         folder, origin = pathlib.Path(folder), ""
-        form = exported.form(folder)
-        if form is not None:
+        format = artifacts.format_of(folder)
+        if format is not None:
             raise ValueError(
-                f"`folder` must be a training run or a saved translator. Received: {folder}, an export in the {form} "
-                "format, which `keras_tfm.exported.load` runs"
+                f"`folder` must be a training run or a saved translator. Received: {folder}, an export in the {format} "
+                "format, which `keras_tfm.export.load` runs"
             )
-        if runs.is_run(folder):
-            models, origin = runs.load_model(folder)
+        if artifacts.Run(folder).exists():
+            models, origin = loading.load_model(folder)
         else:
             options = _saved_settings(folder) | options
-            models = [runs.load_keras(path) for path in sorted(folder.glob("model*.keras"))]
+            models = [loading.load_keras(path) for path in artifacts.models_of(folder)]
             if not models:
-                raise FileNotFoundError(f"{folder}: must contain model.keras, as written by `keras-tfm train`")
-        translator = cls(models, *runs.load_tokenizers(folder), **options)
+                raise FileNotFoundError(f"{folder}: must contain {artifacts.MODEL}, as written by `keras-tfm train`")
+        translator = cls(models, *artifacts.load_tokenizers(folder), **options)
         if not all("tokenizers" in model.metadata for model in translator.models):
             message = "does not name the tokenizers it was trained with, so others in its folder would not be noticed"
             remedy = "`Translator.load(folder).save(new_folder)` writes one that does"
-            warnings.warn(f"{folder / 'model.keras'} {message}; {remedy}", stacklevel=2)
+            warnings.warn(f"{folder / artifacts.MODEL} {message}; {remedy}", stacklevel=2)
         translator.origin = origin
         return translator
 
@@ -228,7 +226,7 @@ class Translator:
                 self._check_weights()
                 variables = [variable for model in self.models for variable in model.variables]
                 search, locks = functools.partial(self.search, n=n), [model.running for model in self.models]
-                self._programs[n] = kernels.compiled(search, variables, locks, self.jit_compile)
+                self._programs[n] = programs.compiled(search, variables, locks, self.jit_compile)
             return self._programs[n]
 
     def _check_weights(self):
@@ -288,7 +286,7 @@ class Translator:
 
 def check_settings(beams=4, batch_size=64, max_length=512, **options):
     """Raises an error for settings that `Translator` does not accept."""
-    exported.limited("beams", beams, exported.MOST_BEAMS)
+    runners.limited("beams", beams, runners.MOST_BEAMS)
     positive("batch_size", batch_size), positive("max_length", max_length)
     for name in options:
         one_of("option", name, ["beams", "batch_size", "max_length", *sorted(SEARCH | CONSTRAINTS)])
@@ -309,8 +307,8 @@ def _usual(ids, scores, n):
 
 def _saved_settings(folder):
     """The settings that `Translator.save` wrote, after checking every file; none in folders of earlier versions."""
-    path, names = folder / "translator.json", ("beams", "batch_size", "max_length", *SEARCH, *CONSTRAINTS)
-    found = files.read_manifest(folder) if path.exists() else {}
+    path, names = folder / artifacts.MANIFEST, ("beams", "batch_size", "max_length", *SEARCH, *CONSTRAINTS)
+    found = artifacts.read_manifest(folder) if path.exists() else {}
     saved = {name: found[name] for name in names if name in found}
     with files.reading(path):
         check_settings(**saved)

@@ -47,9 +47,7 @@ TRACED = pytest.mark.skipif(BACKEND == "torch", reason="PyTorch runs eagerly her
 
 HOURS = pytest.mark.hours
 # What `make test` runs on JAX after it has run everything on TensorFlow; `make test-slow` runs the rest.
-QUICK_ON_JAX = {
-    f"test_{name}" for name in ("masks", "positions", "attention", "blocks", "stacks", "training", "pipeline")
-}
+QUICK_ON_JAX = {f"test_{name}" for name in ("masks", "positions", "attention", "blocks", "stacks", "losses", "trainer")}
 
 # Sizes of the translators that are exported, and texts for them.
 SIZES = {"num_layers": 1, "model_dim": 16, "num_heads": 2, "ff_dim": 32}

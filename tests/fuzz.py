@@ -19,8 +19,11 @@ import zipfile
 
 import numpy as np
 
-from keras_tfm import data, exported, files, information, runs
-from keras_tfm.batches import BucketedBatches
+from keras_tfm import artifacts, data
+from keras_tfm.common import files
+from keras_tfm.data import BucketedBatches, token_files
+from keras_tfm.export import runners
+from keras_tfm.models import loading
 from keras_tfm.translator import Translator
 
 SECONDS, BOMB = 300, 2**28  # until a case is given up, bytes of zeros in an archive
@@ -28,12 +31,12 @@ NUMBERS = 10**9, 2 * 10**9, 2**31, 2**63, 10**30, -1, 0, 1e308, 3.5, 65_537
 OTHERS = None, True, "x", "x" * 10_000, [], {}, [[]] * 1000, {"class_name": "Dense", "module": "keras.layers"}
 
 READERS = {
-    "saved": [Translator.load, lambda folder: list(information.describe(folder))],
-    "run": [Translator.load, runs.finish, lambda folder: list(information.describe(folder))],
+    "saved": [Translator.load, lambda folder: list(artifacts.describe(folder))],
+    "run": [Translator.load, loading.finish, lambda folder: list(artifacts.describe(folder))],
     "tokens": [lambda folder: BucketedBatches(data.TokenPairs(folder), batch_tokens=64, num_shapes=2)[0]],
     "marian": [Translator.from_marian],
     "archive": [Translator.from_marian],
-    "export": [lambda folder: exported.load(folder)(["a dog"]), lambda folder: list(information.describe(folder))],
+    "export": [lambda folder: runners.load(folder)(["a dog"]), lambda folder: list(artifacts.describe(folder))],
 }
 
 
@@ -146,7 +149,7 @@ def without_checksums(folder):
 
 def with_right_checksums(folder, name):
     """Writes the checksum of a token file that was changed."""
-    if name in data.FILES and (folder / name).is_file():
+    if name in token_files.FILES and (folder / name).is_file():
         meta = json.loads((folder / "meta.json").read_text())
         meta["files"][name] = files.checksum(folder / name)
         (folder / "meta.json").write_text(json.dumps(meta))

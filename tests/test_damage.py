@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 from conftest import SIZES, array, eagerly, once
 
-from keras_tfm import cli, data, exported, files, information, pipeline, runs, text
-from keras_tfm.backend import machine
-from keras_tfm.recipes import Recipe
+from keras_tfm import artifacts, data, text
+from keras_tfm.cli import commands
+from keras_tfm.common import files
+from keras_tfm.export import runners
+from keras_tfm.models import loading
+from keras_tfm.runtimes import machine
+from keras_tfm.training import Recipe, runs, trainer
 from keras_tfm.translator import Translator
 
 pytestmark = [once, pytest.mark.xdist_group("damage")]  # one run and one export of each form for all
@@ -116,7 +120,7 @@ def command(root):
 def run(root, command):
     """A finished run."""
     with eagerly():
-        cli.run(command)
+        commands.run(command)
     return root / "run"
 
 
@@ -167,7 +171,7 @@ def test_a_run_that_is_not_finished(every, unfinished):
 @SOME
 def test_checkpoints(every, unfinished):
     def read():
-        model, what = runs.finish(unfinished, 2)
+        model, what = loading.finish(unfinished, 2)
         weights = [array(weight).tobytes() for weight in model.weights]
         (unfinished / "model.keras").unlink()
         return weights, what
@@ -189,27 +193,27 @@ def test_a_result_is_never_of_another_epoch_than_it_says(run, root, command):
             (folder / file).unlink()
         return folder
 
-    model, what = runs.finish(copy("no checkpoint", "checkpoints/00000004.npz"))
+    model, what = loading.finish(copy("no checkpoint", "checkpoints/00000004.npz"))
     assert what == "state.npz, after step 4 of 4"
     for weight, value in zip(model.weights, newest.values(), strict=True):
         np.testing.assert_array_equal(array(weight), value)
     folder = copy("no state", "state.npz")
-    assert runs.load_model(folder)[1].startswith(f"{folder / 'checkpoints/00000004.npz'}, step 4 of 4")
-    assert runs.finish(folder)[1] == "00000004.npz, after step 4 of 4"
+    assert loading.load_model(folder)[1].startswith(f"{folder / 'checkpoints/00000004.npz'}, step 4 of 4")
+    assert loading.finish(folder)[1] == "00000004.npz, after step 4 of 4"
     folder = copy("begun again", "state.npz")
     shorter = [*command, "--steps=2", "--average=1", f"--out={folder}"]
     with eagerly():
-        cli.run(shorter)
-    assert [path.name for path in runs.checkpoints(folder)] == ["00000002.npz"]
+        commands.run(shorter)
+    assert [path.name for path in loading.checkpoints(folder)] == ["00000002.npz"]
     expected = files.read_arrays(folder / "checkpoints/00000002.npz")
-    for weight, value in zip(runs.load_keras(folder / "model.keras").weights, expected.values(), strict=True):
+    for weight, value in zip(loading.load_keras(folder / "model.keras").weights, expected.values(), strict=True):
         np.testing.assert_array_equal(array(weight), value)
 
 
 def test_states(run, command):
     keras.utils.set_random_seed(3)
-    model = runs.load_model(run)[0]
-    pipeline.compile_model(model, Recipe(learning_rate=0.1, warmup_steps=1, steps=4), machine.current())
+    model = loading.load_model(run)[0]
+    trainer.compile_model(model, Recipe(learning_rate=0.1, warmup_steps=1, steps=4), machine.current())
 
     def read():
         for variable in model.weights:
@@ -234,7 +238,7 @@ def test_info(name, request):
     folder = request.getfixturevalue(name)
     files_of = [file for file in inside(folder) if "data" not in file.parts and file.suffix != ".csv"]
     different = lambda before, found: True  # noqa: E731, it describes what is there
-    assert sum(fuzz(file, lambda: list(information.describe(folder)), different, every=4) for file in files_of) > 25
+    assert sum(fuzz(file, lambda: list(artifacts.describe(folder)), different, every=4) for file in files_of) > 25
 
 
 SLOW = [pytest.param(form, marks=pytest.mark.slow) for form in ("saved_model", "onnx")]
@@ -243,10 +247,10 @@ SLOW = [pytest.param(form, marks=pytest.mark.slow) for form in ("saved_model", "
 @pytest.mark.parametrize("form", ["litert", "ctranslate2", *SLOW])  # `test_exported` damages files of all forms, too
 def test_exports(form, saved, root):
     Translator.load(saved, beams=1, max_length=24).export(root / form, form)
-    assert sum(fuzz(file, lambda: exported.load(root / form)(TEXTS)) for file in inside(root / form)) > 90
+    assert sum(fuzz(file, lambda: runners.load(root / form)(TEXTS)) for file in inside(root / form)) > 90
     different = lambda before, found: True  # noqa: E731
     for file in inside(root / form):
-        fuzz(file, lambda: list(information.describe(root / form)), different, every=4)
+        fuzz(file, lambda: list(artifacts.describe(root / form)), different, every=4)
 
 
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "all"])
@@ -264,7 +268,7 @@ def test_commands_say_it_in_one_line(every, run, command):
             put(file, other)
             try:
                 with eagerly():
-                    cli.run(argv)
+                    commands.run(argv)
             except SystemExit as error:
                 wrong += complaints(error, file, f"{argv[0]}, {damage}")
                 said += str(error.code).startswith("keras-tfm: error: ")

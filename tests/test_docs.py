@@ -1,6 +1,5 @@
 import ast
 import configparser
-import importlib
 import inspect
 import os
 import pathlib
@@ -14,7 +13,8 @@ from conftest import eagerly, once
 from test_imports import imported, modules
 
 import keras_tfm
-from keras_tfm import cli, exported, flags, serving
+from keras_tfm import artifacts, serving
+from keras_tfm.cli import commands, flags
 from keras_tfm.layers import SCORES
 from keras_tfm.layers.positions import SCHEMES
 
@@ -91,7 +91,7 @@ def test_a_command_line_of_a_page_is_understood(line):
 def needed(arguments):
     """The packages that a command line needs."""
     if arguments["command"] == "export":
-        return [*exported.RUNNERS[arguments["format"]].packages, *cli.WRITERS.get(arguments["format"], ())]
+        return [*artifacts.FORMATS[arguments["format"]].packages, *commands.WRITERS.get(arguments["format"], ())]
     needs = {"train": ["sentencepiece", "sacrebleu"], "import": ["safetensors", "yaml"], "plot": ["matplotlib"]}
     return (needs | {"evaluate": ["sacrebleu"], "serve": serving.PACKAGES}).get(arguments["command"], [])
 
@@ -198,16 +198,19 @@ def test_broken_links_are_found(tmp_path):
 
 
 def public_names():
-    """What `keras_tfm` calls public: its modules, with the classes and functions that they define and document."""
-    for name in keras_tfm._MODULES:
-        module = importlib.import_module(f"keras_tfm.{name}")
-        exports = name in ("layers", "models")  # whose public names are those that `__init__.py` imports
-        for member, value in vars(module).items():
-            defined = inspect.isroutine(value) or inspect.isclass(value)
-            own = defined and value.__module__ == module.__name__ and value.__doc__
-            if not member.startswith("_") and (own or exports and not inspect.ismodule(value)):
-                yield f"keras_tfm.{name}.{member}"
+    """The classes and functions of the public folders and modules, by where the site documents them."""
+    for name in keras_tfm.__all__:
+        module = getattr(keras_tfm, name)
+        for member in getattr(module, "__all__", vars(module)) if inspect.ismodule(module) else ():
+            value = getattr(module, member)
+            own = (inspect.isroutine(value) or inspect.isclass(value)) and value.__module__.startswith(module.__name__)
+            if own and value.__doc__ and not member.startswith("_"):
+                yield f"{module.__name__ if name == 'layers' else value.__module__}.{member}"
     yield from (f"keras_tfm.layers.masks.{name}" for name in ("padding", "causal", "window", "segments", "combine"))
+
+
+def top_level_names():
+    return [name for name in keras_tfm.__all__ if not inspect.ismodule(getattr(keras_tfm, name))]
 
 
 @once
@@ -217,12 +220,12 @@ def test_every_public_name_is_in_the_api(site):
     pages = "".join(path.read_text() for path in (site / "api").rglob("*.html"))
     missing = {*public_names()} - {*re.findall(r'id="(keras_tfm[\w.]+)"', pages)}
     assert not missing
-    assert not [name for name in keras_tfm._NAMES if f"<code>keras_tfm.{name}</code>" not in pages]
+    assert not [name for name in top_level_names() if f"<code>keras_tfm.{name}</code>" not in pages]
 
 
 @once
 def test_the_features_can_be_called_as_the_table_says():
-    names = {name.rpartition(".")[2] for name in public_names()} | {*keras_tfm._NAMES}
+    names = {name.rpartition(".")[2] for name in public_names()} | {*top_level_names()}
     calls = re.findall(r"`(\w+\(.*?)`", PAGES["docs/features.md"])
     assert len(calls) > 20
     for call in calls:
@@ -238,7 +241,7 @@ def proofs():
 def definitions(file):
     """The functions and assignments of a test file, and of `conftest.py`, by name."""
     found = {}
-    for path in (ROOT / "tests/conftest.py", ROOT / "tests" / file):
+    for path in (ROOT / "tests/conftest.py", *(ROOT / "tests").rglob(file)):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.FunctionDef):
                 found[node.name] = node

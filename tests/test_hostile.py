@@ -19,8 +19,11 @@ import test_marian
 import test_marian_archive
 from conftest import BACKEND, BYTES, IN_TENSORFLOW, SIZES, array, eagerly, once, spread
 
-from keras_tfm import cli, exported, files, information, runs, text
-from keras_tfm.models import transformer
+from keras_tfm import artifacts, text
+from keras_tfm.cli import commands
+from keras_tfm.common import files
+from keras_tfm.export import runners
+from keras_tfm.models import loading, transformer
 from keras_tfm.translator import Translator
 
 pytestmark = pytest.mark.xdist_group("hostile")
@@ -104,7 +107,7 @@ def test_a_model_of_foreign_classes_is_refused(saved, sentinel, tmp_path):
             with pytest.raises(files.DamagedFile, match="model.keras: damaged, or not the right kind of file"):
                 Translator.load(folder)
             with contextlib.suppress(ValueError):
-                list(information.describe(folder))
+                list(artifacts.describe(folder))
             assert not sentinel.exists()
 
 
@@ -133,7 +136,7 @@ def test_the_configuration_of_a_run_is_plain(saved, sentinel, tmp_path):
     for hostile in hostile_objects(sentinel):
         for name in ("activation", "kernel_initializer", "builder", "name"):
             files.write_json(run / "config.json", config | {"model": config["model"] | {name: hostile}})
-            for read in (Translator.load, runs.finish):
+            for read in (Translator.load, loading.finish):
                 with pytest.raises(ValueError, match="config.json"):
                     read(run)
                 assert not sentinel.exists()
@@ -148,11 +151,11 @@ def test_nothing_is_unpickled(saved, sentinel, tmp_path):
     for name in ("in.npz", "plain.npy"):
         shutil.copy(run / name, run / "state.npz")
         model = transformer(260, **SIZES)
-        for read in (runs.saved_step, Translator.load, lambda folder: list(information.describe(folder))):
+        for read in (loading.saved_step, Translator.load, lambda folder: list(artifacts.describe(folder))):
             with pytest.raises(files.DamagedFile, match="state.npz"):
                 read(run)
         with pytest.raises(files.DamagedFile, match=name):
-            runs.average_checkpoints(model, [run / name])
+            loading.average_checkpoints(model, [run / name])
         assert not sentinel.exists()
 
 
@@ -173,7 +176,7 @@ def test_a_hostile_file_takes_neither_much_time_nor_memory(saved, texts, tmp_pat
     """Files that ask for more than any machine has: those of `fuzz.NAMED`, and 300 random ones."""
     shutil.copytree(saved, tmp_path / "saved")
     with eagerly():
-        cli.run(command(texts, tmp_path / "run"))
+        commands.run(command(texts, tmp_path / "run"))
     (tmp_path / "run/model.keras").unlink()
     shutil.move(tmp_path / "run/data/train-0", tmp_path / "tokens")
     for name in ("data", "tensorboard"):
@@ -227,7 +230,7 @@ def test_links_that_wait_for_a_run_lead_nowhere(texts, tmp_path):
         path.with_name(f".{path.name}.unfinished").symlink_to(foreign / f"{number}.d")
     before = {path: path.read_bytes() for path in foreign.rglob("*") if path.is_file()}
     with eagerly():
-        cli.run(command(texts, run))
+        commands.run(command(texts, run))
     assert {path: path.read_bytes() for path in foreign.rglob("*") if path.is_file()} == before
     assert not [path for path in run.rglob("*") if path.is_symlink()]
 
@@ -239,18 +242,18 @@ def test_links_that_wait_for_a_lock_or_translations_lead_nowhere(saved, texts, t
     run.mkdir()
     (run / ".lock").symlink_to(foreign)
     with pytest.raises(SystemExit, match=r"\.lock"):
-        cli.run(command(texts, run))
+        commands.run(command(texts, run))
     (tmp_path / "in").write_text("a\n")
     argv = ["translate", str(saved), str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--max_length", "16"]
     with monkeypatch.context() as patch:  # leaves the files from which the same command resumes
         patch.setattr(Translator, "stream", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(SystemExit):
-            cli.run(argv)
+            commands.run(argv)
     (partial,) = tmp_path.glob(".out.*.partial")
     for path in (partial, tmp_path / "out"):
         path.unlink(missing_ok=True)
         path.symlink_to(foreign)
-    cli.run([*argv, "--overwrite"])
+    commands.run([*argv, "--overwrite"])
     assert foreign.read_text() == "of someone else" and not (tmp_path / "out").is_symlink()
 
 
@@ -259,7 +262,7 @@ def test_the_second_run_in_a_folder_is_refused(texts, tmp_path):
     with files.locked(tmp_path / "run"):
         before = sorted((tmp_path / "run").iterdir())
         with pytest.raises(SystemExit, match="error: .*run: another process is using this folder; wait for it, or"):
-            cli.run(command(texts, tmp_path / "run"))
+            commands.run(command(texts, tmp_path / "run"))
         assert sorted((tmp_path / "run").iterdir()) == before
 
 
@@ -286,7 +289,7 @@ def disk(tmp_path):
 
 
 def weights(folder):
-    return [array(weight) for weight in runs.load_keras(folder / "model.keras").weights]
+    return [array(weight) for weight in loading.load_keras(folder / "model.keras").weights]
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="the same files are written on each backend; JAX starts quicker")
@@ -297,23 +300,23 @@ def test_training_on_a_full_disk_goes_on_when_there_is_room(texts, disk, tmp_pat
 
     def full(kilobytes):
         leave(kilobytes * 1024)
-        before = runs.saved_step(run)
+        before = loading.saved_step(run)
         message = r"keras-tfm: error: ([^\n]*): No space left on device; what was written before is intact: make room"
         with pytest.raises(SystemExit, match=message) as error:
-            cli.run(command(texts, run))
-        assert runs.saved_step(run) >= before
+            commands.run(command(texts, run))
+        assert loading.saved_step(run) >= before
         named.append(re.match(message, error.value.code)[1].removeprefix(f"{run}/"))
 
     for kilobytes in (0, 16, 24, 32, 100, 160):
         full(kilobytes)
     leave(2**21)
-    cli.run(command(texts, run))
+    commands.run(command(texts, run))
     expected = weights(run)
     for kilobytes in (0, 20):  # a finished run writes its configuration and model again
         full(kilobytes)
         assert all(map(np.array_equal, weights(run), expected))
     assert {"tokenizer", "checkpoints/00000002.npz", "state.npz", "config.json", "model.keras"} <= set(named), named
-    cli.run(command(texts, tmp_path / "whole"))
+    commands.run(command(texts, tmp_path / "whole"))
     assert all(map(np.array_equal, weights(tmp_path / "whole"), expected))
 
 
@@ -322,7 +325,7 @@ def test_training_on_a_disk_that_must_not_be_written_is_one_line(texts, disk):
     (disk[0] / "run").mkdir()
     subprocess.run(["mount", "-o", "remount,ro", disk[0]], check=True)
     with pytest.raises(SystemExit, match=r"^keras-tfm: error: [^\n]*run/.lock: Read-only file system$"):
-        cli.run(command(texts, disk[0] / "run"))
+        commands.run(command(texts, disk[0] / "run"))
 
 
 SLOW = [pytest.param(form, marks=pytest.mark.slow) for form in ("litert", "onnx")]
@@ -334,26 +337,26 @@ def test_an_export_to_a_full_disk_leaves_the_earlier_one(form, saved, disk):
     place, leave = disk
     translator = Translator.load(saved, beams=1, max_length=24)
     translator.export(place / "out", "ctranslate2")
-    before = exported.load(place / "out")(["a dog"])
+    before = runners.load(place / "out")(["a dog"])
     leave(40_000)
     with pytest.raises(OSError, match=f"No space left on device: '{place / 'out'}'"):
         translator.export(place / "out", form)
-    assert exported.load(place / "out")(["a dog"]) == before
+    assert runners.load(place / "out")(["a dog"]) == before
     assert sorted(path.name for path in place.iterdir()) == ["filler", "out"]
 
 
 @once
 def test_translations_to_a_full_disk_go_on_when_there_is_room(saved, disk, tmp_path, one_width, monkeypatch, capsys):
     place, leave = disk
-    monkeypatch.setattr(cli, "CHUNK", 64)
+    monkeypatch.setattr(commands, "CHUNK", 64)
     (tmp_path / "in").write_text("".join(f"{number} dogs\n" for number in range(400)))
     argv = ["translate", str(saved), str(tmp_path / "in"), "--max_length", "32", "--beams", "1", "--out"]
-    cli.run([*argv, str(tmp_path / "whole")])
+    commands.run([*argv, str(tmp_path / "whole")])
     leave(8192)
     with pytest.raises(SystemExit, match=f"error: {place / 'out'}: No space left on device; what was written"):
-        cli.run([*argv, str(place / "out")])
+        commands.run([*argv, str(place / "out")])
     assert not (place / "out").exists()
     leave(2**21)
-    cli.run([*argv, str(place / "out")])
+    commands.run([*argv, str(place / "out")])
     assert re.search(r"resuming after line [1-9]", capsys.readouterr().err)
     assert (place / "out").read_bytes() == (tmp_path / "whole").read_bytes()

@@ -8,14 +8,17 @@ import sys
 
 import pytest
 from conftest import IN_TENSORFLOW, once
-from test_exported import empty_runtime
+from test_runners import empty_runtime
 from test_to_saved_model import ask
 
-from keras_tfm import cli, export, exported, files, tasks, text
+from keras_tfm import artifacts, export, text
+from keras_tfm.cli import commands
+from keras_tfm.data import tasks
+from keras_tfm.export import runners
 from keras_tfm.text import END
 from keras_tfm.translator import Translator
 
-DATES, KERAS = pathlib.Path(__file__).parent.parent / "saved_models/dates", files.DATES
+DATES, KERAS = pathlib.Path(__file__).parent.parent / "saved_models/dates", artifacts.SHIPPED
 SOURCES, TARGETS = zip(*tasks.dates(1000, "test"), strict=True)
 
 # Runs a LiteRT file with NumPy and the runtime alone: lists of ids in, lists of ids out.
@@ -104,13 +107,13 @@ def test_what_is_shipped_is_small_and_right():
     for form in ("saved_model", "litert"):
         size = sum(file.stat().st_size for file in (DATES / form).rglob("*") if file.is_file())
         assert size < 2e6, (form, size)
-        assert exported.load(DATES / form)(SOURCES[:10]) == list(TARGETS[:10])  # the checksums are right, too
+        assert runners.load(DATES / form)(SOURCES[:10]) == list(TARGETS[:10])  # the checksums are right, too
     assert right(by_ids(RUN_LITERT, Translator.load(KERAS), SOURCES, DATES / "litert")) > 99.5
 
 
 def test_the_keras_model_is_part_of_the_package():
-    assert files.DATES.is_relative_to(pathlib.Path(cli.__file__).parent)
-    assert (files.DATES / "model.keras").exists() and (files.DATES / "tokenizer/tokenizer.json").exists()
+    assert artifacts.SHIPPED.is_relative_to(pathlib.Path(artifacts.__file__).parent)
+    assert (artifacts.SHIPPED / "model.keras").exists() and (artifacts.SHIPPED / "tokenizer/tokenizer.json").exists()
 
 
 def test_a_foreign_tokenizer_beside_the_shipped_model_is_refused(tmp_path):
@@ -129,7 +132,7 @@ def test_no_model_is_that_of_dates(tmp_path, monkeypatch, capsys):
     (tmp_path / "dates").write_text("Mittwoch, 3. Mai 2023\n4 juillet 1999\n")
     with open(tmp_path / "dates") as file:
         monkeypatch.setattr(sys, "stdin", file)
-        cli.run(["translate", "--beams", "1", "--max_length", "64"])
+        commands.run(["translate", "--beams", "1", "--max_length", "64"])
     said = capsys.readouterr()
     assert said.out == "2023-05-03\n1999-07-04\n" and "no MODEL given: using the package's date translator" in said.err
 
@@ -151,13 +154,13 @@ def test_every_form_says_what_the_model_says(beams, tmp_path):
     assert sum(map(str.__eq__, found["float16"], expected)) >= 99
     assert abs(right(found["int8"]) - right(translator(SOURCES))) <= 0.3
     translator.export(tmp_path / "ctranslate2", "ctranslate2")
-    names = exported.vocabulary(translator.source_tokenizer)
+    names = runners.vocabulary(translator.source_tokenizer)
     rows = [[names[number] for number in row] for row in translator.source_tokenizer.encode(texts)]
-    ids = {name: number for number, name in enumerate(exported.vocabulary(translator.target_tokenizer))}
+    ids = {name: number for number, name in enumerate(runners.vocabulary(translator.target_tokenizer))}
     answers = fresh(RUN_CTRANSLATE2, rows, tmp_path / "ctranslate2", beams)
     assert translator.target_tokenizer.decode([[ids[name] for name in row] for row in answers]) == expected
     translator.export(tmp_path / "onnx", "onnx")
     assert by_ids(RUN_ONNX, translator, texts, tmp_path / "onnx", beams) == expected
     translator.export(tmp_path / "web", "web", "float32", runtime=empty_runtime(tmp_path / "node_modules"))
-    for form in {*exported.RUNNERS} - {"huggingface"}:  # which `transformers` runs, and only post-norm models
-        assert exported.load(tmp_path / ("float32" if form == "litert" else form))([*texts, " "]) == [*expected, ""]
+    for form in {*runners.RUNNERS} - {"huggingface"}:  # which `transformers` runs, and only post-norm models
+        assert runners.load(tmp_path / ("float32" if form == "litert" else form))([*texts, " "]) == [*expected, ""]

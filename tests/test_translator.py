@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from conftest import BYTES, TRACED, spread
 
-from keras_tfm import files
+from keras_tfm.common import files
 from keras_tfm.decoding import NEVER
 from keras_tfm.models import transformer
 from keras_tfm.text import save_tokenizer, train_tokenizer
@@ -290,5 +290,5 @@ def test_bad_arguments(tmp_path, translators):
         Translator.load(tmp_path)
     (tmp_path / "config.json").write_text("{}")  # CTranslate2 has one, and so has a run
     (tmp_path / "model.bin").touch()
-    with pytest.raises(ValueError, match=r"`folder` must be a training run.*ctranslate2.*`keras_tfm.exported.load`"):
+    with pytest.raises(ValueError, match=r"`folder` must be a training run.*ctranslate2.*`keras_tfm.export.load`"):
         Translator.load(tmp_path)

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from matplotlib.figure import Figure
 
-from keras_tfm.progress import Progress
+from keras_tfm.common.progress import Progress
 
 STARTED = time.perf_counter()
 VERDICTS = {True: "supports", None: "supports, but only in part,", False: "corrects"}

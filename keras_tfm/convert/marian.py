@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_tfm import extras, files
-from keras_tfm.arguments import check, one_of, positive
+from keras_tfm.common import extras, files
+from keras_tfm.common.arguments import check, one_of, positive
 from keras_tfm.convert.marian_archive import Archive
 from keras_tfm.models import transformer
-from keras_tfm.models.sequence import check_capacity
+from keras_tfm.models.loading import check_capacity
 from keras_tfm.text import END, PAD, START, MarianTokenizer
 
 # Layers of a block: ours → theirs, and whether they read or write features.

@@ -8,8 +8,8 @@ import re
 
 import numpy as np
 
-from keras_tfm import extras, files
-from keras_tfm.arguments import one_of
+from keras_tfm.common import extras, files
+from keras_tfm.common.arguments import one_of
 
 CONFIGURATION = "special:model.yml"  # an array of the bytes of a YAML file
 # Their entry → entry of Hugging Face's config.json.

@@ -3,10 +3,10 @@
 import keras
 import numpy as np
 
-from keras_tfm import extras
-from keras_tfm.arguments import check, one_of
+from keras_tfm.common import extras
+from keras_tfm.common.arguments import check, one_of
 from keras_tfm.export.common import check_options
-from keras_tfm.exported import vocabulary
+from keras_tfm.export.runners import vocabulary
 from keras_tfm.text import PAD, START
 
 # Options of models that CTranslate2 supports, the default first, and those whose value does not matter.

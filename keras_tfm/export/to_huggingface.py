@@ -6,8 +6,9 @@
 import keras
 import numpy as np
 
-from keras_tfm import extras, files
-from keras_tfm.arguments import check, one_of
+from keras_tfm import artifacts
+from keras_tfm.common import extras, files
+from keras_tfm.common.arguments import check, one_of
 from keras_tfm.convert.marian import counterpart
 from keras_tfm.export.common import check_options
 from keras_tfm.text import MarianTokenizer, SentencePieceTokenizer
@@ -52,7 +53,9 @@ def write(translator, folder, settings):
     for name, content in configurations(translator, settings, names, shared, orders[1]).items():
         files.write_json(folder / f"{name}.json", content, checksum=False)
     content = extras.load("safetensors.numpy").save(tensors_of(model, orders), {"format": "pt"})
-    (folder / "model.safetensors").write_bytes(content)  # `save_file` would let only this user read it
+    (folder / artifacts.FORMATS["huggingface"].main).write_bytes(
+        content
+    )  # `save_file` would let only this user read it
 
 
 def names_of(tokenizer):

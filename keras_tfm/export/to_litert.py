@@ -12,15 +12,13 @@ import tempfile
 
 import keras
 import numpy as np
-from keras import ops
 
-from keras_tfm import kernels
+from keras_tfm import artifacts, ops
 from keras_tfm.export.common import graph_of, tensorflow
 from keras_tfm.text import END
 
 # Precision → types of the weights for the converter; no types: int8 weights, and activations quantized at run time.
 PRECISIONS = {"float32": None, "float16": ["float16"], "int8": []}
-MOST_SOUGHT = 16  # up to this many, finding columns to drop takes less time than masking them
 
 
 def write(translator, folder, settings):
@@ -32,7 +30,7 @@ def write(translator, folder, settings):
     caches = [(x.shape, x.dtype, name) for name, x in sorted(outputs.items(), key=lambda item: int(item[0][6:]))]
     step_inputs = ([1, 1], "int32", "tokens"), ([1], "int32", "position"), *caches
     signatures["decode_step"] = graph_of(graphs.decode_step, *step_inputs)
-    (folder / "model.tflite").write_bytes(converted(signatures, settings["precision"]))
+    (folder / artifacts.FORMATS["litert"].main).write_bytes(converted(signatures, settings["precision"]))
 
 
 def converted(signatures, precision):
@@ -52,6 +50,8 @@ class Graphs:
 
     def __init__(self, translator, settings):
         tf, self.translator, self.settings = tensorflow(), translator, settings
+        from keras_tfm.runtimes import litert
+
         self.start, self.step = translator.steps(padded=False)
         self.constants, tables = [], _EightBitTables()
         for model in translator.models:
@@ -61,13 +61,13 @@ class Graphs:
                 if settings["precision"] == "int8" and id(variable) in embeddings:
                     value = tables.add(variable, value)
                 self.constants.append((variable, tf.constant(value)))
-        self.kernels = LITERT._replace(rows=tables.rows)
+        self.runtime = litert.LITERT._replace(embed=tables.rows)
         with self.tracing():
             self.structure = self.start(tf.constant([[END]]), settings["longest"])
 
     @contextlib.contextmanager
     def tracing(self):
-        with keras.StatelessScope(state_mapping=self.constants), kernels.using(self.kernels):
+        with keras.StatelessScope(state_mapping=self.constants), ops.using(self.runtime):
             yield
 
     def translate(self, ids):
@@ -114,8 +114,10 @@ class _EightBitTables:
         return rows * scales
 
     def rows(self, table, ids):
+        from keras_tfm.runtimes import litert
+
         if id(table) not in self.tables:
-            return LITERT.rows(table, ids)
+            return litert.LITERT.embed(table, ids)
         tf, (rows, scales) = tensorflow(), self.tables[id(table)]
         return tf.cast(tf.gather(rows, ids), "float32") * tf.bitcast(tf.gather(scales, ids), "float32")
 
@@ -138,89 +140,3 @@ def _shared_buffers(content):
         if place != number:
             model.buffers[number].data = None
     return bytes(flatbuffer_utils.convert_object_to_bytearray(model))
-
-
-# ── kernels: the same results, by operators that the runtime executes quickly ──
-
-
-def _dense(x, *layers):
-    return kernels.joined_dense(_product, x, layers)
-
-
-def _product(x, kernel):
-    return ops.einsum("btc,cd->btd", x, kernel)  # one operator, also if the length is unknown
-
-
-def _logits(x, table):
-    # Without the `maximum`, a no-op, the converter would fold the scale of a norm into a second copy of the table. The
-    # rows have two axes, or the runtime would copy the logits to reshape them.
-    rows = ops.maximum(ops.reshape(x, (-1, x.shape[-1])), -3e38)
-    return ops.reshape(ops.matmul(rows, ops.transpose(table)), (*ops.shape(x)[:-1], table.shape[0]))
-
-
-def _attention(q, k, v, key_mask, causal):
-    return None  # Keras' fused attention transposes more
-
-
-def _norm(layer, x):
-    """Keras' layer norm with fewer operators."""
-    x = ops.cast(x, "float32")
-    x = x - ops.mean(x, axis=-1, keepdims=True)
-    scale = ops.rsqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + layer.epsilon)
-    return ops.cast(x * scale * layer.gamma + layer.beta, layer.compute_dtype)
-
-
-def _top_k(x, k, without=()):
-    """`kernels.chunked_top_k`; for a beam, those of `without` are found too, and then dropped: fewer passes over x."""
-    tf, sought = tensorflow(), k + len(without)
-    if k == 1 or sought > min(MOST_SOUGHT, x.shape[1]):
-        return _contiguous_top_k(kernels.masked_columns(x, without), k)
-    values, ids = _contiguous_top_k(x, sought)
-    dropped = tf.reduce_any(ids[..., None] == np.array(without, "int32"), axis=-1)
-    values, places = tf.math.top_k(tf.where(dropped, kernels.NEVER, values), k)
-    return values, tf.gather(ids, places, batch_dims=1)
-
-
-def _contiguous_top_k(x, k):
-    """With chunks of contiguous columns: the runtime gathers rows quickly, single values slowly."""
-    tf, (rows, size) = tensorflow(), x.shape
-    count, width = kernels.chunk_sizes(size)
-    if count <= k:
-        return tf.math.top_k(x, k)
-    chunks = tf.reshape(kernels.padded_to(x, count * width), (rows, count, width))
-    best = tf.math.top_k(tf.reduce_max(chunks, axis=-1), k).indices
-    values, places = tf.math.top_k(tf.reshape(tf.gather(chunks, best, batch_dims=1), (rows, k * width)), k)
-    return values, tf.gather(best, places // width, batch_dims=1) * width + places % width
-
-
-def _log_normaliser(logits, values, ids):
-    # The runtime's softmax passes over the vocabulary fewer times than `logsumexp` does.
-    tf = tensorflow()
-    shares = tf.gather(tf.nn.softmax(logits), ids[:, :1], batch_dims=1)
-    return values[:, :1] - tf.math.log(tf.maximum(shares, 1e-37))
-
-
-def _rows(table, ids):
-    return _take(table, ids, axis=0)
-
-
-def _take(x, places, axis):
-    return tensorflow().gather(x, places, axis=axis)  # without Keras' handling of negative places
-
-
-def _recurrent(layer, x, states):
-    """A loop over a buffer; with Keras' own, over a list of tensors, the runtime's answers vary from load to load."""
-    length, kernel = ops.shape(x)[1], kernels.current()
-
-    def step(place, states, outputs):
-        y, states = layer.cell(kernel.take(x, place, axis=1), states)
-        return place + 1, states, kernel.slice_update(outputs, (0, place, 0), y[:, None])
-
-    before = ops.convert_to_tensor(0), states, ops.zeros((ops.shape(x)[0], length, layer.units))
-    _, states, outputs = ops.while_loop(lambda place, *_: place < length, step, before)
-    return outputs, states
-
-
-LITERT = kernels.Kernels(
-    _dense, _logits, _attention, _norm, _top_k, _log_normaliser, _rows, _take, recurrent=_recurrent
-)

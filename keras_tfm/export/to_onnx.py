@@ -1,6 +1,6 @@
 """ONNX: encoder and decoder step as two files, written by Keras' exporter.
 
-`keras_tfm.exported.ONNXTranslator` runs the search around them. Source ids end with the end token:
+`keras_tfm.export.runners.ONNXTranslator` runs the search around them. Source ids end with the end token:
     encoder.onnx: ids (batch, length) → cache_00, cache_01, …, the cache of a decoder that has not seen a token yet.
     step.onnx: tokens (batch, 1), position (1,), cache_00, … → logits (batch, vocabulary), next_cache_00, …
 """
@@ -10,11 +10,12 @@ import warnings
 
 import keras
 import numpy as np
-from keras import ops
 
-from keras_tfm import extras, kernels
-from keras_tfm.arguments import check
+from keras_tfm import artifacts, ops
+from keras_tfm.common import extras
+from keras_tfm.common.arguments import check
 from keras_tfm.export.common import tensorflow
+from keras_tfm.runtimes.onnx import ONNX
 from keras_tfm.text import END
 
 
@@ -30,9 +31,9 @@ def write(translator, folder, settings):
     for number, (x, y) in enumerate(zip(*map(keras.tree.flatten, caches), strict=True)):
         shape = tuple(size if size == same else None for size, same in zip(x.shape, y.shape, strict=True))
         inputs[f"cache_{number:02}"] = shape, x.dtype.name
-    with kernels.using(ONNX):
-        encoder.write(folder / "encoder.onnx", {"ids": ((None, None), "int32")})
-        _Step(translator, longest, caches[0]).write(folder / "step.onnx", inputs)
+    with ops.using(ONNX):
+        encoder.write(folder / artifacts.ENCODER, {"ids": ((None, None), "int32")})
+        _Step(translator, longest, caches[0]).write(folder / artifacts.FORMATS["onnx"].main, inputs)
 
 
 class _Encoder(keras.Model):
@@ -68,18 +69,3 @@ class _Step(_Encoder):
 
 def _named(prefix, cache):
     return {f"{prefix}_{number:02}": x for number, x in enumerate(keras.tree.flatten(cache))}
-
-
-def _slice_update(x, starts, updates):
-    """`ops.slice_update` at one place along one axis, by operators that every runtime has."""
-    (axis,) = (axis for axis, start in enumerate(starts) if not isinstance(start, int))
-    places = ops.reshape(ops.arange(ops.shape(x)[axis]), [-1 if n == axis else 1 for n in range(len(starts))])
-    return ops.where(places == starts[axis], updates, x)
-
-
-def _dense(x, *layers):
-    """`kernels.dense` without flattened rows: tf2onnx would join their reshape wrongly with a later one of one head."""
-    return kernels.joined_dense(ops.matmul, x, layers)
-
-
-ONNX = kernels.FORWARD._replace(slice_update=_slice_update, dense=_dense)

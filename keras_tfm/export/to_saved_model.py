@@ -15,11 +15,7 @@ Signatures:
 
 import functools
 
-import keras
-from keras import ops
-
-from keras_tfm import kernels
-from keras_tfm.backend import norm
+from keras_tfm import ops
 from keras_tfm.export.common import graph_of, tensorflow
 from keras_tfm.text import END, PAD
 
@@ -45,6 +41,9 @@ class _Graphs:
 
     def __init__(self, translator, max_length, n_best):
         self.tf, self.translator, self.max_length = tensorflow(), translator, max_length
+        from keras_tfm.runtimes import saved_model
+
+        self.runtime = saved_model.saved_model
         self.source, self.target = translator.source_tokenizer.in_graph(), translator.target_tokenizer.in_graph()
         # as functions of the graph, so that it contains each search once
         ids, n = ([None, None], "int32"), None if translator.beams == 1 else 1
@@ -71,11 +70,11 @@ class _Graphs:
 
     def encode(self, texts):
         sources, _ = self._tokenized(texts)
-        with kernels.using(_kernels()):
+        with ops.using(self.runtime()):
             return {"embeddings": self.translator.models[0].encode(sources), "mask": sources != PAD}
 
     def _search(self, sources, n):
-        with kernels.using(_kernels()):
+        with ops.using(self.runtime()):
             return self.translator.search(sources[:, : self.max_length], self.max_length, n)
 
     def _tokenized(self, texts):
@@ -94,42 +93,3 @@ class _Graphs:
 
 def _blank(tf, texts):
     return tf.strings.strip(texts)[:, None] == ""
-
-
-def _kernels():
-    """Kernels for the graph that is being traced, with as few operators in its loops as possible.
-
-    TensorFlow needs some microseconds for each operator, which for one sentence is longer than it computes.
-    """
-    tf, graph = tensorflow(), tensorflow().compat.v1.get_default_graph()
-
-    def once(make):
-        with graph.as_default():  # not in the body of a loop, where this would be done at each step
-            return make()
-
-    def norm_(layer, x):
-        if not norm.is_plain(layer, x):
-            return keras.layers.LayerNormalization.call(layer, x)
-        unit, _ = norm.standardized(x, layer.epsilon)
-        return ops.cast(unit * ops.cast(layer.gamma, "float32") + ops.cast(layer.beta, "float32"), layer.compute_dtype)
-
-    def product_with_rows(x, table):  # of a few rows with a long table: this order takes half the time
-        return tf.transpose(tf.matmul(ops.convert_to_tensor(table), x, transpose_b=True))
-
-    return kernels.FORWARD._replace(
-        once=once,
-        dense=functools.partial(kernels.dense, add_bias=tf.nn.bias_add),
-        logits=functools.partial(kernels.logits, product=product_with_rows),
-        norm=norm_,
-        rows=lambda table, ids: tf.gather(ops.convert_to_tensor(table), ids),
-        take=lambda x, places, axis: tf.gather(x, places, axis=axis),
-        slice_update=_slice_update,
-    )
-
-
-def _slice_update(x, starts, updates):
-    """`ops.slice_update` by an operator that does not need XLA, which TensorFlow Serving disables."""
-    tf = tensorflow()
-    begin = tf.stack([tf.cast(start, "int32") for start in starts])
-    end, value = begin + tf.shape(updates), tf.cast(updates, x.dtype)
-    return tf.raw_ops.TensorStridedSliceUpdate(input=x, begin=begin, end=end, strides=tf.ones_like(begin), value=value)

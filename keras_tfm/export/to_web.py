@@ -11,13 +11,13 @@ Signatures of `translator.tflite`, for one sentence. All shapes are fixed, which
 import pathlib
 import shutil
 
-from keras import ops
-
-from keras_tfm import extras, recording
-from keras_tfm.arguments import check
+from keras_tfm import ops
+from keras_tfm.artifacts import FORMATS, PAGE
+from keras_tfm.common import extras
+from keras_tfm.common.arguments import check
 from keras_tfm.export import to_litert
 from keras_tfm.export.common import graph_of
-from keras_tfm.exported import PAGE, WebTranslator
+from keras_tfm.layers import recording
 from keras_tfm.text import PAD, ByteTokenizer, MarianTokenizer, SentencePieceTokenizer
 
 KNOWN = SentencePieceTokenizer, MarianTokenizer, ByteTokenizer  # tokenizer.js
@@ -39,7 +39,7 @@ def write(translator, folder, settings):
     if translator.models[0].decoder.memory_attentions:
         target = [1, settings["longest"]], "int32", "target"
         signatures["attention"] = graph_of(graphs.attention, (*ids, "source"), target)
-    (folder / WebTranslator.main).write_bytes(to_litert.converted(signatures, settings["precision"]))
+    (folder / FORMATS["web"].main).write_bytes(to_litert.converted(signatures, settings["precision"]))
     settings["heads"] = graphs.heads
 
 

@@ -10,5 +10,5 @@ from keras_tfm.layers.attention import (
 )
 from keras_tfm.layers.blocks import FeedForward, TransformerDecoderBlock, TransformerEncoderBlock
 from keras_tfm.layers.positions import PositionalEncoding, sinusoids
+from keras_tfm.layers.recording import record_attention
 from keras_tfm.layers.stacks import TransformerDecoder, TransformerEncoder
-from keras_tfm.recording import record_attention

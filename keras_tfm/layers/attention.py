@@ -8,22 +8,20 @@ import math
 from functools import partial
 
 import keras
-from keras import ops
 
-from keras_tfm import kernels, recording
-from keras_tfm.arguments import one_of, positive, rate
-from keras_tfm.backend import tensors
-from keras_tfm.backend.dropout import Dropout
-from keras_tfm.layers import masks
+from keras_tfm import ops
+from keras_tfm.common.arguments import one_of, positive, rate
+from keras_tfm.layers import masks, recording
 from keras_tfm.layers.base import as_matrices, fresh, initializer
+from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.positions import SCHEMES
 
 
 def dot(q, k):
     """qᵀk. Like every score, it takes queries (b, q, h, d) and keys (b, k, g, d) and returns (b, h, q, k)."""
     heads, groups = q.shape[2], k.shape[2]
-    scores = ops.matmul(_grouped(_swapped(q), groups), ops.transpose(_swapped(k), (0, 1, 3, 2)))
-    return _grouped(scores, heads)
+    scores = ops.matmul(ops.group_heads(ops.swap_heads(q), groups), ops.transpose(ops.swap_heads(k), (0, 1, 3, 2)))
+    return ops.group_heads(scores, heads)
 
 
 def scaled_dot(q, k):
@@ -70,7 +68,7 @@ SCORES = {
 def soft(scores, mask=None):
     """Softmax over the keys that the mask allows: float32 scores (b, h, q, k) → weights of the same shape."""
     if mask is not None:
-        scores = scores + masks.hidden(mask)
+        scores = scores + ops.hide(mask)
     single = scores.shape[-1] == 1  # Keras' softmax warns about an axis of size one
     return scores - scores + 1 if single else ops.softmax(scores)
 
@@ -109,8 +107,8 @@ def attend(q, k, v, score=scaled_dot, mixing=soft, mask=None, bias=None, dropout
         scores = scores + ops.cast(bias, "float32")
     weights = mixing(scores, mask)
     dropped = ops.cast(weights if dropout is None else dropout(weights), v.dtype)
-    mixed = ops.matmul(_grouped(dropped, v.shape[2]), _swapped(v))
-    context = _swapped(_grouped(mixed, q.shape[2]))
+    mixed = ops.matmul(ops.group_heads(dropped, v.shape[2]), ops.swap_heads(v))
+    context = ops.swap_heads(ops.group_heads(mixed, q.shape[2]))
     if mask is None:
         return context, weights
     some = ops.any(mask, axis=-1, keepdims=True)  # (b, h, q, 1)
@@ -279,13 +277,13 @@ class MultiHeadAttention(masks.MaskedLayer):
         if cache is None:
             k, v = self.project(memory, self.key_dense, self.value_dense)
         else:
-            k, v = _swapped(cache["k"]), _swapped(cache["v"])
+            k, v = ops.swap_heads(cache["k"]), ops.swap_heads(cache["v"])
             memory_mask = masks.combine(cache.get("mask"), memory_mask)
         if memory_mask is not None and len(memory_mask.shape) > 2:
             memory_mask, attention_mask = None, masks.combine(memory_mask, attention_mask)
         (q,) = self.project(x, self.query_dense)
         if cache is not None and attention_mask is None:
-            q = side_by_side(q, k)
+            q = fold_hypotheses(q, k)
         context = self.context(q, k, v, memory_mask, attention_mask, training)
         if cache is None:
             return self.finish(context, mask)
@@ -296,7 +294,7 @@ class MultiHeadAttention(masks.MaskedLayer):
         self.check_built("memory_cache")
         # One by one: of a joined product, LiteRT would copy both halves element by element.
         (k,), (v,) = self.project(memory, self.key_dense), self.project(memory, self.value_dense)
-        cache = {"k": _swapped(k), "v": _swapped(v)}
+        cache = {"k": ops.swap_heads(k), "v": ops.swap_heads(v)}
         mask = masks.of_memory(memory, memory_mask)
         if mask is None:
             return cache
@@ -306,13 +304,13 @@ class MultiHeadAttention(masks.MaskedLayer):
     def project(self, x, *layers):
         """(b, t, features) → (b, t, heads, head_dim) for each of the dense layers."""
         if self.heads != "narrow" and not any(layer.quantization_mode for layer in layers):
-            return kernels.current().dense(x, *layers)
+            return ops.dense(x, *layers)
         outputs = []
         for layer in layers:
             inputs = layer.kernel.shape[:2] if self.heads == "narrow" else x.shape[-1:]
             # Each token is a row: Keras on TensorFlow adds a bias (heads, 1) to the tokens if there are as many.
             y = layer(ops.reshape(x, (-1, 1, *inputs)))
-            outputs.append(tensors.reshape(y, (*ops.shape(x)[:2], *y.shape[2:])))
+            outputs.append(ops.static_reshape(y, (*ops.shape(x)[:2], *y.shape[2:])))
         return outputs
 
     def context(self, q, k, v, key_mask=None, attention_mask=None, training=None, past=None, start=0):
@@ -323,24 +321,23 @@ class MultiHeadAttention(masks.MaskedLayer):
         length, cached = ops.shape(q)[1], past is not None
         if not cached and attention_mask is None and not recording.recording():
             if self.window and not (isinstance(length, int) and length <= 2 * self.window):
-                weigh = partial(self.weigh, start=self.window, training=training)
-                return local_attention(weigh, q, k, v, self.window, self.causal, key_mask)
+                attend_block = partial(self.attend_with_weights, start=self.window, training=training)
+                return local_attention(attend_block, q, k, v, self.window, self.causal, key_mask)
             dropping = self.dropout is not None and training
             plain = self.score == "scaled_dot" and self.mixing == "soft" and self.scheme.bias is None and not dropping
             if plain and not self.window:
-                context = kernels.current().attention(q, k, v, key_mask, self.causal)
-                if context is not None:
-                    return context
+                return ops.attention(q, k, v, key_mask, self.causal)
         lengths = ops.shape(past)[1:] if cached else (length, ops.shape(k)[1])
         if self.causal and not cached:
             past = masks.causal(*lengths)
         near = masks.window(*lengths, self.window, start) if self.window else None
         if cached and key_mask is None and attention_mask is None:
             # Every query sees its own token, so no row is empty and a bias can replace the mask, which costs more.
-            return self.weigh(q, k, v, None, start, training, masks.hidden(masks.combine(past, near, rank=4)))
-        return self.weigh(q, k, v, masks.combine(key_mask, past, near, attention_mask), start, training)
+            hidden = ops.hide(masks.combine(past, near, rank=4))
+            return self.attend_with_weights(q, k, v, None, start, training, hidden)
+        return self.attend_with_weights(q, k, v, masks.combine(key_mask, past, near, attention_mask), start, training)
 
-    def weigh(self, q, k, v, mask, start=0, training=None, hidden=None):
+    def attend_with_weights(self, q, k, v, mask, start=0, training=None, hidden=None):
         """`attend` with the score, weights and position scheme of this layer; `hidden` is added to the scores."""
         score = partial(SCORES[self.score][0], **self.score_weights)
         bias = hidden
@@ -360,8 +357,8 @@ class MultiHeadAttention(masks.MaskedLayer):
             context = ops.where(ops.expand_dims(mask, (2, 3)), context, 0)
         if self.output_dense.quantization_mode:
             return self.output_dense(context)
-        joined = tensors.reshape(context, (*ops.shape(context)[:2], self.num_heads * self.head_dim))
-        return kernels.current().dense(joined, self.output_dense)[0]
+        joined = ops.static_reshape(context, (*ops.shape(context)[:2], self.num_heads * self.head_dim))
+        return ops.dense(joined, self.output_dense)[0]
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
@@ -411,7 +408,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
 
     def call(self, x, mask=None, attention_mask=None, cache=None, start=0, past=None, training=None):
         q, k, v = self.project(x, self.query_dense, self.key_dense, self.value_dense)
-        start, length = tensors.whole("start", start), ops.shape(x)[1]
+        start, length = ops.as_integer("start", start), ops.shape(x)[1]
         places = ops.arange(length, dtype="int32") + start
         q, k = self.scheme.rotate(q, places), self.scheme.rotate(k, places)
         if cache is None:
@@ -422,16 +419,16 @@ class MultiHeadSelfAttention(MultiHeadAttention):
             raise ValueError("`mask` must be None for a cache that was made with masked=False. Received: a mask")
         if past is None:
             room = ops.shape(cache["k"])[2]
-            q, past = in_room(q, room, start), masks.causal(length, room, start)
-        slice_update = kernels.current().slice_update
+            q, past = check_capacity(q, room, start), masks.causal(length, room, start)
+        slice_update = ops.slice_update
         new = {
-            "k": slice_update(cache["k"], (0, 0, start, 0), _swapped(k)),
-            "v": slice_update(cache["v"], (0, 0, start, 0), _swapped(v)),
+            "k": slice_update(cache["k"], (0, 0, start, 0), ops.swap_heads(k)),
+            "v": slice_update(cache["v"], (0, 0, start, 0), ops.swap_heads(v)),
         }
         if "mask" in cache:
             tokens = ops.ones(ops.shape(x)[:2], dtype="bool") if mask is None else mask
             new["mask"] = slice_update(cache["mask"], (0, start), tokens)
-        k, v = _swapped(new["k"]), _swapped(new["v"])
+        k, v = ops.swap_heads(new["k"]), ops.swap_heads(new["v"])
         context = self.context(q, k, v, new.get("mask"), attention_mask, training, past, start)
         return self.finish(context, mask), new
 
@@ -446,7 +443,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         return {**cache, "mask": ops.zeros((batch_size, max_length), dtype="bool")} if masked else cache
 
 
-def side_by_side(q, k):
+def fold_hypotheses(q, k):
     """Turns rows of queries that share one row of keys into one row: (b · n, q, h, d) → (b, n · q, h, d)."""
     rows, sources = ops.shape(q)[0], ops.shape(k)[0]
     if not ops.is_tensor(rows) and rows == sources:
@@ -455,25 +452,11 @@ def side_by_side(q, k):
     return ops.reshape(q, (sources, rows // at_least_one * ops.shape(q)[1], *q.shape[2:]))
 
 
-def in_room(x, room, start):
+def check_capacity(x, room, start):
     """`x` (b, t, …) if a cache of `room` tokens has room for it from `start` on, else an error; NaN in a graph."""
-    first, count = tensors.known(start), ops.shape(x)[1]
+    first, count = ops.known_value(start), ops.shape(x)[1]
     if first is None or not (isinstance(room, int) and isinstance(count, int)):
         return ops.where(ops.logical_and(start >= 0, start + count <= room), x, math.nan)
     if first < 0 or first + count > room:
         raise ValueError(f"`cache` must have room for every token. Received: {room=}, {count} tokens from {first}")
     return x
-
-
-def _grouped(x, heads):
-    """Regroups rows under another number of heads: (b, g, n, d) → (b, heads, n · g / heads, d)."""
-    batch, groups, rows, dim = ops.shape(x)
-    return x if groups == heads else tensors.reshape(x, (batch, heads, rows * groups // heads, dim))
-
-
-def _swapped(x):
-    """(b, t, g, d) ↔ (b, g, t, d); without a copy if there is one token or one head."""
-    if 1 in x.shape[1:3]:
-        batch, first, second, dim = ops.shape(x)
-        return tensors.reshape(x, (batch, second, first, dim))
-    return ops.transpose(x, (0, 2, 1, 3))

@@ -1,7 +1,8 @@
 """What layers with weights share: saving of their options, and initialization of their kernels."""
 
 import keras
-from keras import ops
+
+from keras_tfm import ops
 
 
 class Layer(keras.layers.Layer):

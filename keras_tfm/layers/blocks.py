@@ -4,11 +4,11 @@ from functools import partial
 
 import keras
 
-from keras_tfm import kernels
-from keras_tfm.arguments import one_of, positive, rate
-from keras_tfm.backend.dropout import Dropout
+from keras_tfm import ops
+from keras_tfm.common.arguments import one_of, positive, rate
 from keras_tfm.layers.attention import MultiHeadAttention, MultiHeadSelfAttention
 from keras_tfm.layers.base import Layer, fresh, initializer
+from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.masks import MaskedLayer
 
 GATES = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "swish"}  # https://arxiv.org/abs/2002.05202
@@ -23,7 +23,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
     """Keras' layer, with the operators of the runtime."""
 
     def call(self, x):
-        return kernels.current().norm(self, x)
+        return ops.layer_norm(self, x)
 
 
 NORMS = {"layer": partial(LayerNormalization, epsilon=1e-5), "rms": keras.layers.RMSNormalization}
@@ -78,7 +78,7 @@ class FeedForward(Layer):
         return dense
 
     def call(self, x):
-        dense = kernels.current().dense
+        dense = ops.dense
         if self.is_gated:
             inner, gate = dense(x, self.inner, self.gated)
             middle = inner * gate

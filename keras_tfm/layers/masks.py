@@ -3,12 +3,12 @@
 import inspect
 
 import keras
-from keras import ops
 
-from keras_tfm import recording
-from keras_tfm.backend.private import get_keras_mask
-from keras_tfm.kernels import take_each
+from keras_tfm import ops
+from keras_tfm.layers import recording
 from keras_tfm.layers.base import Layer, check_sequence
+from keras_tfm.ops import take_each
+from keras_tfm.ops.private import get_keras_mask
 
 
 def distance(query_len, key_len, start=0):
@@ -74,15 +74,6 @@ def combine(*masks, rank=0):
             mask = ops.expand_dims(mask, 1)
         combined = mask if combined is None else ops.logical_and(combined, mask)
     return combined
-
-
-def hidden(mask):
-    """The mask as a bias to add to scores: 0 where it is True, -1e30 where it is False. Each query must see some key.
-
-    >>> ops.convert_to_numpy(hidden([[True, False]]) < -1e29).tolist()
-    [[False, True]]
-    """
-    return None if mask is None else ops.cast(ops.logical_not(mask), "float32") * -1e30
 
 
 def merge(x, mask=None):

@@ -8,11 +8,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import keras
-from keras import ops
 
-from keras_tfm import kernels
-from keras_tfm.arguments import one_of, positive
-from keras_tfm.backend import tensors
+from keras_tfm import ops
+from keras_tfm.common.arguments import one_of, positive
 from keras_tfm.layers.base import check_sequence
 
 ENCODINGS = ("sinusoidal", "learned", "index")  # kinds of `PositionalEncoding`
@@ -70,12 +68,12 @@ class PositionalEncoding(keras.layers.Layer):
     def call(self, x, positions=None, start=0):
         length = ops.shape(x)[1]
         if positions is None:
-            start = tensors.whole("start", start)
+            start = ops.as_integer("start", start)
             positions = ops.expand_dims(ops.arange(length, dtype="int32") + start, 0)
-            last = tensors.known(start + length - 1)
+            last = ops.known_value(start + length - 1)
         else:
-            positions = tensors.whole("positions", positions)
-            last = tensors.known(ops.max(positions))
+            positions = ops.as_integer("positions", positions)
+            last = ops.known_value(ops.max(positions))
         if self.kind == "learned" and last is not None and last >= self.max_length:
             raise ValueError(
                 "`max_length` must exceed the position of every token. "
@@ -92,7 +90,7 @@ class PositionalEncoding(keras.layers.Layer):
             return sinusoids(positions, dim)
         if self.kind == "index":
             return ops.cast(positions, "float32")[..., None]
-        rows = kernels.current().take(self.table, ops.clip(positions, 0, self.max_length - 1), axis=0)
+        rows = ops.take(self.table, ops.clip(positions, 0, self.max_length - 1), axis=0)
         inside = ops.logical_and(positions >= 0, positions < self.max_length)
         return ops.where(
             inside[..., None], rows, math.nan
@@ -139,7 +137,7 @@ def relative_buckets(distance, causal, num_buckets=32, max_distance=128):
 
 def relative_bias(distance, num_heads, causal, table):
     """A learned bias for each bucket and head: distances (query, key), table (buckets, heads) → (heads, query, key)."""
-    rows = kernels.current().take(table, relative_buckets(distance, causal, table.shape[0]), axis=0)
+    rows = ops.take(table, relative_buckets(distance, causal, table.shape[0]), axis=0)
     return ops.transpose(rows, (2, 0, 1))  # (query, key, heads) → (heads, query, key)
 
 

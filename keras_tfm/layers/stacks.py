@@ -1,14 +1,13 @@
 """Encoder and decoder: positions, dropout and a stack of Transformer blocks."""
 
 import keras
-from keras import ops
 
-from keras_tfm.arguments import one_of, positive, rate
-from keras_tfm.backend import tensors
-from keras_tfm.backend.dropout import Dropout
+from keras_tfm import ops
+from keras_tfm.common.arguments import one_of, positive, rate
 from keras_tfm.layers import masks
-from keras_tfm.layers.attention import in_room
+from keras_tfm.layers.attention import check_capacity
 from keras_tfm.layers.blocks import NORMS, TransformerDecoderBlock, TransformerEncoderBlock
+from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.positions import ENCODINGS, SCHEMES, PositionalEncoding
 
 
@@ -172,8 +171,8 @@ class TransformerDecoder(Stack):
             for number, block in enumerate(self.blocks):
                 x = block(self.before_block(number, x, positions), **given)
             return self.after_blocks(x)
-        start, room = tensors.whole("start", start), ops.shape(cache[0]["self"]["k"])[2]
-        x = in_room(x, room, start) if check_room else x
+        start, room = ops.as_integer("start", start), ops.shape(cache[0]["self"]["k"])[2]
+        x = check_capacity(x, room, start) if check_room else x
         given |= {"start": start, "past": masks.causal(ops.shape(x)[1], room, start)}
         new_cache = []
         for number, (block, old) in enumerate(zip(self.blocks, cache, strict=True)):

@@ -8,19 +8,17 @@ next.
 import math
 
 import keras
-from keras import ops
 
-from keras_tfm import kernels, recording
-from keras_tfm.arguments import check, one_of, positive, rate
-from keras_tfm.backend import tensors
-from keras_tfm.backend.dropout import Dropout
-from keras_tfm.layers import PositionalEncoding, attention, masks
+from keras_tfm import ops
+from keras_tfm.common.arguments import check, one_of, positive, rate
+from keras_tfm.layers import PositionalEncoding, attention, masks, recording
 from keras_tfm.layers.base import fresh
 from keras_tfm.layers.blocks import NORMS
+from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.masks import MaskedLayer
 from keras_tfm.layers.positions import ENCODINGS
 from keras_tfm.models.encoder_decoder import EncoderDecoder
-from keras_tfm.recipes import sizes
+from keras_tfm.models.sizes import sizes
 
 FARTHEST = 2**17  # tokens that a dilated convolution may span
 HALF = math.sqrt(0.5)  # times the sum of two vectors: keeps the variance
@@ -175,7 +173,7 @@ class MultiStepAttention(keras.layers.Layer):
         """For x (rows, t, units) and embeddings (rows, t, width), rows a multiple of those of the memory."""
         queries = HALF * (self.query_dense(x) + embedded)
         keys, values = ops.split(memory["features"], 2, axis=-1)
-        heads = attention.side_by_side(queries[:, :, None], keys), keys[:, :, None], values[:, :, None]
+        heads = attention.fold_hypotheses(queries[:, :, None], keys), keys[:, :, None], values[:, :, None]
         context, weights = attention.attend(*heads, score=attention.dot, mask=memory.get("mask"))
         if recording.recording():
             recording.record(self.path, weights)
@@ -356,8 +354,8 @@ class ByteNetDecoder(Decoder, ByteNetStack):
         """What the tokens of x (rows, t, width) read of the memory of the sources; rows are a multiple of these."""
         features = memory["features"]
         (sources, length, width), (rows, t) = ops.shape(features), ops.shape(x)[:2]
-        places = ops.arange(t, dtype="int32") + tensors.whole("start", start)
-        found = kernels.current().take(features, ops.minimum(places, length - 1), axis=1)
+        places = ops.arange(t, dtype="int32") + ops.as_integer("start", start)
+        found = ops.take(features, ops.minimum(places, length - 1), axis=1)
         found = ops.where((places < length)[:, None], found, 0) + memory["summary"]
         shape = sources, rows // (ops.maximum(sources, 1) if ops.is_tensor(sources) else sources), t, width
         return ops.reshape(ops.broadcast_to(found[:, None], shape), (rows, t, width))
@@ -369,7 +367,7 @@ class ByteNetDecoder(Decoder, ByteNetStack):
         memory = ops.cast(memory, self.compute_dtype)  # as in a call, or a step would change the type of the cache
         kept = {"features": self.memory_dense(memory)}
         if mask is not None:  # place `t` is that of token `t`
-            features = kernels.take_each(kept["features"], masks.tokens_first(mask)[0])
+            features = ops.take_each(kept["features"], masks.tokens_first(mask)[0])
             kept["features"] = only_tokens(features, masks.in_front(mask))
         kept["summary"] = self.summary_dense(masks.mean_of(memory, mask))[:, None]
         windows = [block.convolution.empty_window(batch_size, block.units) for block in self.blocks]

@@ -3,12 +3,12 @@
 import math
 
 import keras
-from keras import ops
 
-from keras_tfm import kernels, recording
-from keras_tfm.arguments import check, positive
-from keras_tfm.backend.tensors import without_mask
+from keras_tfm import ops
+from keras_tfm.common.arguments import check, positive
+from keras_tfm.layers import recording
 from keras_tfm.models.sequence import SequenceModel
+from keras_tfm.ops import without_mask
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
@@ -37,13 +37,13 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
     def call(self, inputs, reverse=False):
         if reverse:
             return self.logits(inputs)
-        rows = ops.cast(kernels.current().rows(self.embeddings, inputs), self.compute_dtype)
+        rows = ops.cast(ops.embed(self.embeddings, inputs), self.compute_dtype)
         return rows * math.sqrt(self.output_dim) if self.scaled else rows
 
     def logits(self, x):
         dtype = self.compute_dtype  # Keras does not cast the weights of an embedding in calls inside of other calls
         x, table = ops.cast(x, dtype), ops.cast(self.embeddings if self.tie_weights else self.reverse_embeddings, dtype)
-        logits = kernels.current().logits(x, table) if self.tie_weights else ops.matmul(x, table)
+        logits = ops.logits(x, table) if self.tie_weights else ops.matmul(x, table)
         return logits + ops.cast(self.bias, dtype) if self.use_bias else logits
 
     def get_config(self):

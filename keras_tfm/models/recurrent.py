@@ -5,16 +5,15 @@ from that after the last token. Layers that wait for no attention run by the fus
 """
 
 import keras
-from keras import ops
 
-from keras_tfm import kernels, recording
-from keras_tfm.arguments import check, one_of, positive, rate
-from keras_tfm.backend.dropout import Dropout
-from keras_tfm.kernels import take_each
-from keras_tfm.layers import MultiHeadAttention, masks
+from keras_tfm import ops
+from keras_tfm.common.arguments import check, one_of, positive, rate
+from keras_tfm.layers import MultiHeadAttention, masks, recording
+from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.masks import MaskedLayer
 from keras_tfm.models.encoder_decoder import EncoderDecoder
-from keras_tfm.recipes import sizes
+from keras_tfm.models.sizes import sizes
+from keras_tfm.ops import take_each
 
 CELLS = {"lstm": keras.layers.LSTM, "gru": keras.layers.GRU, "rnn": keras.layers.SimpleRNN}
 
@@ -24,7 +23,7 @@ def run_layer(layer, x, states):
     if x.shape[1] == 1:  # needs no loop
         y, states = layer.cell(x[:, 0], states)
         return y[:, None], states
-    return kernels.current().recurrent(layer, x, states)
+    return ops.recurrent(layer, x, states)
 
 
 def read(layer, x, count=None, backwards=False):

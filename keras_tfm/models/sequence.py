@@ -5,13 +5,11 @@ import threading
 
 import keras
 import numpy as np
-from keras import ops
 
-from keras_tfm.arguments import one_of
-from keras_tfm.backend import devices, tensors
+from keras_tfm import ops
+from keras_tfm.common.arguments import one_of
+from keras_tfm.runtimes import devices
 
-# Sizes that a model multiplies by its width for tables of embeddings and for the output.
-TABLES = ("vocab_size", "target_vocab_size", "num_classes")
 # Earlier versions saved the name of the function that built the model; the class is registered under its own name.
 BUILDERS = {"transformer": "Transformer", "encoder_classifier": "EncoderClassifier", "decoder_lm": "DecoderLM"}
 
@@ -22,34 +20,6 @@ def only_tensors(value):
         return False
     one_of_each_type = {type(item): item for items in value.values() for item in items}
     return all(ops.is_tensor(item) and not isinstance(item, keras.Variable) for item in one_of_each_type.values())
-
-
-def check_capacity(arguments, arrays, size):
-    """Raises an error if a model would have more layers or weights than a file of `arrays` arrays in `size` bytes has.
-
-    To build it would take any time and memory that a hostile file asks for. The numbers of layers and weights are those
-    that the model has at the least.
-
-    Args:
-        arguments: those of the model's constructor.
-        arrays, size: as `keras_tfm.files.size_of_arrays` returns them.
-    """
-
-    def number(name, default=1):
-        return arguments[name] if type(arguments.get(name)) is int else default
-
-    width, layers = number("model_dim"), number("num_layers") + number("num_decoder_layers", 0)
-    in_layer = width * max(number("ff_dim"), width * (number("num_heads") if arguments.get("heads") == "wide" else 1))
-    if "units" in arguments:  # recurrent or convolutional; directions may share the units
-        layers, in_layer = layers * number("dilations"), number("kernel_size") * number("units") ** 2 // 4
-    rows = sum(number(name, 0) for name in TABLES)
-    rows += number("max_length", 0) if arguments.get("positions") == "learned" else 0
-    weights = width * rows + layers * in_layer
-    if layers > arrays or weights > 2 * size:  # weights of four bits take half a byte
-        raise ValueError(
-            f"its configuration describes {layers:,} layers and {weights:,} weights, which its {arrays:,} arrays of "
-            f"{size:,} bytes cannot hold"
-        )
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
@@ -99,7 +69,7 @@ class SequenceModel(keras.Model):
     def check_finite(self, name=None):
         """Raises an error, in which the model is called `name`, if a weight is NaN or infinite."""
         with self.running:
-            weights = zip(self.weights, tensors.to_numpy(self.weights), strict=True)
+            weights = zip(self.weights, ops.to_numpy(self.weights), strict=True)
             wrong = [weight.path for weight, array in weights if not np.isfinite(array).all()]
         if wrong:
             more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""

@@ -1,13 +1,13 @@
 """Transformers as functional models: an encoder-decoder, a classifier and a language model."""
 
 import keras
-from keras import ops
 
-from keras_tfm.arguments import one_of, positive
+from keras_tfm import ops
+from keras_tfm.common.arguments import one_of, positive
 from keras_tfm.layers import TransformerDecoder, TransformerEncoder, masks
 from keras_tfm.models.encoder_decoder import EncoderDecoder, applied, embedded, embedding, id_input
 from keras_tfm.models.sequence import SequenceModel
-from keras_tfm.recipes import sizes
+from keras_tfm.models.sizes import sizes
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")

@@ -13,8 +13,8 @@ import pathlib
 import signal
 import socket
 
-from keras_tfm import extras
-from keras_tfm.arguments import check, positive
+from keras_tfm.common import extras
+from keras_tfm.common.arguments import check, positive
 
 PACKAGES = "h11", "prometheus_client"
 # File descriptors that are not for connections: of the server, of each worker, and as many while all are replaced.

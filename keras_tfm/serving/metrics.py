@@ -1,6 +1,6 @@
 """What Prometheus can ask for."""
 
-from keras_tfm import extras
+from keras_tfm.common import extras
 
 
 class Metrics:

@@ -15,7 +15,8 @@ import threading
 import warnings
 from typing import NamedTuple
 
-from keras_tfm import exported
+from keras_tfm import artifacts
+from keras_tfm.export import runners
 
 # TensorFlow, JAX and the libraries for products read their number of threads from these.
 THREADS = "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "NPROC", "OMP_NUM_THREADS"
@@ -84,18 +85,18 @@ def _load(folder, threads, max_batch, options):
         _answer = _translator([SAMPLE])
     except Exception as error:
         raise ValueError(str(error) or type(error).__name__) from None  # not all errors can go to another process
-    splits = not isinstance(_translator, exported.Runner)
+    splits = not isinstance(_translator, runners.Runner)
     return About(getattr(_translator, "origin", ""), _translator.max_length if splits else None)
 
 
 def _load_translator(folder, threads, max_batch, options):
-    form = exported.form(folder)
+    form = artifacts.format_of(folder)
     if form is None:
         from keras_tfm.translator import Translator
 
         return Translator.load(folder, batch_size=max_batch, **options)
-    runner = exported.RUNNERS[form]
-    return runner(folder, threads) if issubclass(runner, exported.TokenRunner) else runner(folder)
+    runner = runners.RUNNERS[form]
+    return runner(folder, threads) if issubclass(runner, runners.TokenRunner) else runner(folder)
 
 
 def _translate(texts):

@@ -4,7 +4,7 @@ import asyncio
 import os
 import time
 
-from keras_tfm import exported
+from keras_tfm import artifacts
 from keras_tfm.serving.answers import Busy
 from keras_tfm.serving.worker import Worker, WorkerDied
 
@@ -23,7 +23,7 @@ class Workers:
 
     def __init__(self, folder, settings, options, log, restarted):
         threads = max(1, len(os.sched_getaffinity(0)) // settings.workers)
-        if exported.form(folder) in ONE_THREAD:
+        if artifacts.format_of(folder) in ONE_THREAD:
             threads = 1
         self._arguments = folder, settings.threads or threads, settings.max_batch, options
         self._number, self._log, self._restarted = settings.workers, log, restarted

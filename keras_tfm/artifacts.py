@@ -1,0 +1,281 @@
+"""The files of a run, a saved translator and an export: which there are, and what a folder contains.
+
+No other module knows their names. Nothing here imports Keras, so it is fast.
+"""
+
+import contextlib
+import json
+import pathlib
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_tfm import data, text
+from keras_tfm.common import files
+
+SHIPPED = pathlib.Path(__file__).parent / "shipped" / "dates"  # the translator of dates that comes with the package
+MANIFEST = "translator.json"  # settings of a saved translator or an export, and the checksums of its files
+TOKENIZERS = ["tokenizer"], ["source_tokenizer", "target_tokenizer"]  # one for both sides, or one for each
+MODEL, SEVERAL = "model.keras", "model*.keras"
+
+
+class Run:
+    """The files of a training run.
+
+    config          options of the run and configuration of the model
+    tokenizer/      or source_tokenizer/ and target_tokenizer/
+    data            encoded texts
+    state           everything that training needs to resume; saved every few minutes and at the end of each epoch
+    checkpoints     folder of the weights at the end of each of the last epochs, named by their step
+    metrics         one row per epoch
+    model           the result: the last checkpoint, or the mean of several
+    """
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        self.config, self.state = self.folder / "config.json", self.folder / "state.npz"
+        self.checkpoints, self.metrics = self.folder / "checkpoints", self.folder / "metrics.csv"
+        self.model, self.learning_curve = self.folder / MODEL, self.folder / "learning_curve.png"
+        self.tensorboard, data = self.folder / "tensorboard", self.folder / "data"
+        self.valid_data, self.tokenizer_options = data / "valid", data / "tokenizers.json"
+
+    def checkpoint(self, step):
+        """The file of the weights after a step."""
+        return self.checkpoints / f"{step:08d}.npz"
+
+    def all_checkpoints(self):
+        """All files of weights: [(step, path), …], oldest first."""
+        return [(int(path.stem), path) for path in sorted(self.checkpoints.glob("[0-9]*.npz"))]
+
+    def train_data(self, number):
+        """The folder of the texts to train on; several with subword sampling."""
+        return self.folder / "data" / f"train-{number}"
+
+    def tokenizers(self, separate):
+        """Folders of the shared tokenizer, or of those of both sides."""
+        return [self.folder / name for name in TOKENIZERS[separate]]
+
+    def read_config(self):
+        """The content of `config`."""
+        required = ("options", "texts", "model", "tokenizers", "average", "steps")
+        return files.read_json(self.config, required, "delete it, and run the same `keras-tfm train` command again")
+
+    def exists(self):
+        """Whether the folder is that of a run; CTranslate2 exports have a `config.json` too."""
+        return self.config.exists() and not (self.folder / MANIFEST).exists()
+
+
+def sample_sources(folder, count=20):
+    """Some sources that a run validates or trains on, as strings; [] if the folder has no texts, or damaged ones."""
+    run = Run(folder)
+    for path in (run.valid_data, run.train_data(0)):
+        with contextlib.suppress(ValueError, OSError):
+            pairs = data.TokenPairs(path)
+            places = np.linspace(0, len(pairs) - 1, min(count, len(pairs)), dtype=int)
+            return load_tokenizers(run.folder)[0].decode([pairs.sources[place] for place in places])
+    return []
+
+
+# ── tokenizers and models of a run or a saved translator ──
+
+
+def load_tokenizers(folder):
+    """A list of the shared tokenizer, or of the source and target tokenizers."""
+    folder = pathlib.Path(folder)
+    names = next((names for names in TOKENIZERS if any((folder / name).exists() for name in names)), TOKENIZERS[0])
+    for name in names:
+        if not text.is_tokenizer(folder / name):
+            remedy = "the same `keras-tfm train` command writes it again" if Run(folder).exists() else files.RESTORE
+            raise FileNotFoundError(f"{folder / name}: is missing or incomplete; {remedy}")
+    return [text.load_tokenizer(folder / name) for name in names]
+
+
+def check_tokenizers(run, tokenizers):
+    """Raises an error unless these are the tokenizers that a `Run` was started with."""
+    if [text.fingerprint(tokenizer) for tokenizer in tokenizers] != run.read_config()["tokenizers"]:
+        names = " and ".join(TOKENIZERS[len(tokenizers) - 1])
+        raise ValueError(
+            f"{run.folder}: must have the tokenizers that the run was started with. Received: another {names}"
+        )
+
+
+def write_tokenizers(folder, tokenizers):
+    """Writes tokenizers that a folder does not have already."""
+    for name, tokenizer in zip(TOKENIZERS[len(tokenizers) - 1], tokenizers, strict=True):
+        try:
+            same = text.fingerprint(text.load_tokenizer(folder / name)) == text.fingerprint(tokenizer)
+        except ValueError:  # missing or damaged
+            same = False
+        if not same:
+            text.save_tokenizer(tokenizer, folder / name)
+
+
+def models_of(folder):
+    """The files of the models of a run or a saved translator."""
+    return sorted(pathlib.Path(folder).glob(SEVERAL))
+
+
+def new_translator(folder, count):
+    """A context for writing a saved translator: gives the new folder and the paths of its models."""
+    models = {path.name for path in models_of(folder)} | {MODEL}
+    names = models | {MANIFEST, *TOKENIZERS[0], *TOKENIZERS[1]}
+    return files.NewFolder(folder, models, names), [f"model-{n}.keras" for n in range(count)] if count > 1 else [MODEL]
+
+
+def write_manifest(folder, **settings):
+    """Writes the settings of a saved translator or an export, with the checksums of all files in its folder."""
+    files.write_manifest(folder, MANIFEST, **settings)
+
+
+def read_manifest(folder, required=()):
+    """The settings of a saved translator or an export, after a check of its files."""
+    return files.read_manifest(folder, MANIFEST, required)
+
+
+# ── exports ──
+
+
+class Format(NamedTuple):
+    """A format of exports: the file that only it has, the packages that run it, the precisions, its default first."""
+
+    main: str
+    packages: tuple = ()
+    precisions: tuple = ("float32",)
+    own: tuple = ()  # its other files
+
+
+_CTRANSLATE2 = ("float32", "float16", "int16", "int8", "int8_float16")
+_HUGGING_FACE = ("config", "generation_config", "tokenizer_config", "vocab", "target_vocab")
+ENCODER = "encoder.onnx"
+PAGE = "index.html", "page.css", "page.js", "map.js", "worker.js", "tokenizer.js"  # of the web format
+FORMATS = {
+    "saved_model": Format(
+        "saved_model.pb", ("tensorflow", "tensorflow_text"), own=("variables", "assets", "fingerprint.pb")
+    ),
+    "litert": Format("model.tflite", ("ai_edge_litert",), ("float32", "float16", "int8")),
+    "ctranslate2": Format(
+        "model.bin",
+        ("ctranslate2",),
+        _CTRANSLATE2,
+        ("config.json", *(f"{side}_vocabulary.json" for side in ("source", "target", "shared"))),
+    ),
+    "onnx": Format("step.onnx", ("onnxruntime",), own=(ENCODER,)),
+    "web": Format(  # int8 first, since visitors download it
+        "translator.tflite", ("ai_edge_litert",), ("int8", "float16", "float32"), (*PAGE, "runtime")
+    ),
+    "huggingface": Format(
+        "model.safetensors", own=("source.spm", "target.spm", *(f"{name}.json" for name in _HUGGING_FACE))
+    ),
+}
+
+
+def format_of(folder):
+    """The format of the export in a folder, a key of `FORMATS`, or None if it contains no export."""
+    folder = pathlib.Path(folder)
+    files.recover_replace(folder)
+    return next((name for name, format in FORMATS.items() if (folder / format.main).exists()), None)
+
+
+def new_export(folder):
+    """A context for writing an export; refuses folders that contain anything else."""
+    main = {format.main for format in FORMATS.values()}
+    own = {name for format in FORMATS.values() for name in format.own}
+    return files.NewFolder(folder, main, main | own | {MANIFEST, *TOKENIZERS[1]})
+
+
+# ── describing a folder ──
+
+SIZES = ("num_layers", "num_decoder_layers", "model_dim", "units", "num_heads", "ff_dim", "cell", "attention")
+SIZES += ("kernel_size", "dilations", "positions", "norm_first", "dtype")
+
+
+def describe(folder):
+    """Names and values to show, in order: [(name, value), …].
+
+    >>> import tempfile
+    >>> describe(tempfile.mkdtemp())  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    FileNotFoundError: ...: contains no run, no saved translator and no export
+    """
+    folder = pathlib.Path(folder)
+    format, models = format_of(folder), models_of(folder)
+    size = f"{sum(path.stat().st_size for path in folder.rglob('*') if path.is_file()) / 2**20:.1f} MB"
+    if format is not None:
+        settings = read_manifest(folder).items()
+        shown = [(name, value) for name, value in settings if name not in ("format", "tokenizers")]
+        return [("kind", f"export, {format}"), *shown, ("size", size)]
+    run = Run(folder)
+    if run.config.exists():
+        with files.reading(run.config):
+            return [("kind", "run"), *_describe_run(run), *_describe_tokenizers(folder)]
+    if models:
+        kind = "saved translator" + (f" of {len(models)} models" if len(models) > 1 else "")
+        with files.reading(models[0]):
+            return [
+                ("kind", kind),
+                *_describe_model(models[0]),
+                *_describe_tokenizers(folder),
+                *_describe_settings(folder),
+                ("size", size),
+            ]
+    more = "; only the state of a `TrainingRun`" if run.state.exists() else ""
+    raise FileNotFoundError(f"{folder}: contains no run, no saved translator and no export{more}")
+
+
+def _describe_run(run):
+    config = files.read_json(run.config, ("options", "model", "steps"))
+    given = {name: value for name, value in config["options"].items() if value is not None}
+    yield "options", ", ".join(f"{name} {value}" for name, value in given.items())
+    yield "model", _architecture(config["model"])
+    if run.state.exists():
+        with files.reading(run.state):
+            arrays = files.read_arrays(run.state)
+            state = json.loads(str(arrays["state"]))
+            weights = sum(array.size for name, array in arrays.items() if name.startswith("weights/"))
+            epoch = ", ".join(f"{name} {value:.4g}" for name, value in (state["history"] or [{}])[-1].items())
+            trained = f"{int(state['step']):,} of {config['steps']:,} steps"
+        yield from (("parameters", f"{weights:,}"), ("trained", trained))
+        if epoch:
+            yield "last epoch", epoch
+    else:
+        yield "trained", "nothing is saved yet"
+    if run.model.exists():
+        yield "result", f"{run.model.name} of step {_config(run.model)['metadata'].get('step', 0):,}"
+    else:
+        yield "result", f"none yet; `keras-tfm finish {run.folder}` writes one from what is saved"
+
+
+def _describe_model(path):
+    import h5py
+
+    config, sizes = _config(path), {}
+    with files.archive_of(path) as archive, archive.open("model.weights.h5") as file, h5py.File(file) as weights:
+        weights.visititems(lambda name, item: sizes.update({name: getattr(item, "size", 0)}))  # groups have no size
+    yield "model", _architecture(config)
+    yield "parameters", f"{sum(size for name, size in sizes.items() if 'seed_generator' not in name):,}"
+    if config["metadata"].get("step"):
+        yield "trained", f"{config['metadata']['step']:,} steps"
+
+
+def _config(path):
+    files.check_zip(path)
+    with files.archive_of(path) as archive:
+        return {"metadata": {}, **json.loads(archive.read("config.json"))["config"]}
+
+
+def _architecture(config):
+    sizes = ", ".join(f"{name} {config[name]}" for name in SIZES if config.get(name) is not None)
+    return f"{config.get('name')}, vocabulary {config.get('vocab_size')}, {sizes}"
+
+
+def _describe_settings(folder):
+    path = folder / MANIFEST
+    found = files.read_json(path) if path.exists() else {}
+    shown = [f"{name} {value}" for name, value in found.items() if name not in ("format", "files")]
+    return [("settings", ", ".join(shown))] if shown else []  # none in folders of earlier versions
+
+
+def _describe_tokenizers(folder):
+    for path in sorted(folder.glob("*tokenizer")):
+        tokenizer = text.load_tokenizer(path)
+        yield path.name.replace("_", " "), f"{type(tokenizer).__name__}, {tokenizer.vocab_size:,} tokens"

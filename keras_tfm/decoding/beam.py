@@ -1,0 +1,161 @@
+"""Beam search, over the `start` and `step` of a model; see `keras_tfm.decoding.search`."""
+
+import functools
+
+import numpy as np
+
+from keras_tfm import ops
+from keras_tfm.common.arguments import one_of, positive
+from keras_tfm.decoding.search import Search, last_logits, map_hypotheses
+from keras_tfm.ops.runtime import NEVER, flat_places
+from keras_tfm.text import END, PAD
+
+# Name → divisor of a hypothesis' log probability, as a function of its number of tokens and an exponent.
+PENALTIES = {
+    "length": lambda length, exponent: length**exponent,
+    "gnmt": lambda length, exponent: ((5 + length) / 6) ** exponent,  # https://arxiv.org/abs/1609.08144
+}
+
+
+def beam_search(
+    start,
+    step,
+    sources,
+    max_length,
+    beams=4,
+    n_best=1,
+    penalty="length",
+    length_penalty=0.6,
+    coverage_penalty=0.0,
+    thorough=True,
+    room=None,
+    **constraints,
+):
+    """Finds the best hypotheses with a beam.
+
+    Each step keeps the `beams` best continuations of all hypotheses. Those that end leave the beam and are kept
+    separately. The search stops when no hypothesis in the beam can still become one of the `n_best`: its probability
+    can only fall, and its logarithm is divided by at most the largest divisor of any length that it can reach.
+
+    Args:
+        start, step, sources, max_length, room, **constraints: as for `greedy`.
+        beams: number of hypotheses to keep.
+        n_best: number of hypotheses to return, at most `beams`.
+        penalty: a key of `PENALTIES`: what the log probability of a hypothesis is divided by.
+        length_penalty: its exponent; 0 for none, higher values favour longer hypotheses.
+        coverage_penalty: factor of Σ log min(attention to a source token, 1), which is added to the score of a
+            hypothesis when it ends (https://arxiv.org/abs/1609.08144); `step` must then also return the attention
+            (rows, source length).
+        thorough: if False, the search stops as soon as no hypothesis in the beam would be one of the `n_best` if it
+            ended now. That takes fewer steps, and seldom misses a longer hypothesis with a better score.
+
+    Returns:
+        ids (batch, n_best, max_length), zeros after the end token, and scores (batch, n_best), best first. Slots with
+        no hypothesis have zeros as ids and the score `NEVER`.
+    """
+    if positive("n_best", n_best) > positive("beams", beams):
+        raise ValueError(f"`n_best` must be at most {beams=}. Received: {n_best=}")
+    check_search(penalty, length_penalty, coverage_penalty, thorough)
+    divisors = PENALTIES[penalty](np.arange(1, max_length + 1, dtype="float32"), length_penalty)
+    options = {"beams": beams, "n_best": n_best, "divisors": divisors, "coverage_penalty": coverage_penalty}
+    options["thorough"] = thorough
+    return _BeamSearch(start, step, sources, max_length, room, constraints, **options).decode()
+
+
+def check_search(penalty="length", length_penalty=0.6, coverage_penalty=0.0, thorough=True):
+    """Raises an error for options that `beam_search` does not accept."""
+    one_of("penalty", penalty, PENALTIES)
+    one_of("thorough", thorough, (False, True))
+    if not isinstance(length_penalty, (int, float)):
+        raise ValueError(f"`length_penalty` must be a number. Received: {length_penalty=}")
+    if not isinstance(coverage_penalty, (int, float)) or coverage_penalty < 0:
+        raise ValueError(f"`coverage_penalty` must be a number of at least 0. Received: {coverage_penalty=}")
+
+
+class _BeamSearch(Search):
+    """Adds to the state: hypotheses that are `alive` or have `ended`, and the `parents` (b, k) of those alive."""
+
+    def __init__(self, *arguments, beams, n_best, divisors, coverage_penalty, thorough):
+        super().__init__(*arguments)
+        self.beams, self.n_best, self.divisors, self.thorough = beams, n_best, divisors, thorough
+        self.coverage_penalty = coverage_penalty
+
+    def decode(self):
+        shape = self.batch, self.beams
+        alive = {
+            "ids": ops.zeros((*shape, self.max_length), dtype="int32"),
+            "scores": ops.tile(ops.convert_to_tensor([[0.0] + [NEVER] * (self.beams - 1)]), (self.batch, 1)),
+        }
+        if self.coverage_penalty:
+            alive["coverage"] = ops.zeros((*shape, ops.shape(self.sources)[1]))
+        ended = {"ids": alive["ids"], "scores": ops.full(shape, 2 * NEVER)}
+        parents = ops.zeros(shape, dtype="int32")
+        cache = map_hypotheses(functools.partial(_repeated, n=self.beams), self.cache)
+        ended = self.run(self.batch * self.beams, cache, alive=alive, ended=ended, parents=parents)
+        ids, scores = (ended[name][:, : self.n_best] for name in ("ids", "scores"))
+        return ops.where(ops.expand_dims(scores > NEVER / 2, -1), ids, PAD), ops.maximum(scores, NEVER)
+
+    def result(self, state):
+        return state["ended"]
+
+    def searching(self, state):
+        """Which rows (b,) can still find a hypothesis that is one of the best."""
+        take, position = ops.take, ops.minimum(state["position"], self.max_length - 1)
+        divisor = take(self.divisors, position, axis=0)
+        if self.thorough:
+            # The highest score that a hypothesis can still get, here or at its last position: log probabilities are
+            # negative, divisors rise or fall with the length, and the coverage penalty only subtracts.
+            divisor = ops.maximum(divisor, take(self.divisors, self.constraints.last, axis=0))
+        best_possible = ops.max(state["alive"]["scores"], axis=1) / divisor
+        return ops.logical_and(best_possible > state["ended"]["scores"][:, self.n_best - 1], best_possible > NEVER / 2)
+
+    def advance(self, state):
+        position, alive = state["position"], state["alive"]
+        cache = map_hypotheses(functools.partial(_take_rows, places=state["parents"]), state["cache"])
+        logits, cache, *attention = self.step(state["tokens"], position, cache)
+        if bool(attention) != bool(self.coverage_penalty):
+            received = f"coverage_penalty={self.coverage_penalty}, {2 + len(attention)} outputs of step"
+            raise ValueError(
+                f"`step` must return attention if, and only if, `coverage_penalty` is not 0. Received: {received}"
+            )
+        if attention:
+            alive = {**alive, "coverage": alive["coverage"] + ops.reshape(attention[0], ops.shape(alive["coverage"]))}
+        scores, tokens, parents = self._continuations(last_logits(logits), position, alive)
+        alive = {name: ops.take_each(x, parents) for name, x in alive.items()}
+        alive["ids"] = ops.slice_update(alive["ids"], (0, 0, position), ops.expand_dims(tokens, -1))
+        ends = ops.logical_or(tokens == END, ops.reshape(position >= self.constraints.last, (-1, 1)))
+        ended = self._ended(state["ended"], alive, ops.logical_and(ends, scores > NEVER / 2), scores, position)
+        alive["scores"] = ops.where(ends, 2 * NEVER, scores)
+        new = {"position": position + 1, "tokens": ops.reshape(tokens, (-1, 1)), "parents": parents}
+        return {**state, **new, "alive": alive, "ended": ended, "cache": cache}
+
+    def _continuations(self, logits, position, alive):
+        """Scores, tokens and parents (b, k) of the best continuations of all hypotheses."""
+        per_beam = min(self.beams, logits.shape[-1])
+        written = ops.reshape(alive["ids"], (-1, self.max_length))
+        values, ids = self.constraints.most_probable(logits, per_beam, position, written)  # (b · k, per beam)
+        values = ops.reshape(values + ops.reshape(alive["scores"], (-1, 1)), (self.batch, self.beams * per_beam))
+        scores, places = ops.top_k(values, self.beams)
+        tokens = ops.take_each(ops.reshape(ids, (self.batch, self.beams * per_beam)), places)
+        return scores, tokens, ops.cast(places // per_beam, "int32")
+
+    def _ended(self, ended, alive, ends, scores, position):
+        """The best `beams` of the hypotheses that had ended and of those that end now."""
+        final = scores / ops.take(self.divisors, position, axis=0)
+        if self.coverage_penalty:
+            covered = ops.log(ops.clip(alive["coverage"], 1e-9, 1.0)) * ops.cast(self.sources != 0, "float32")[:, None]
+            final = final + self.coverage_penalty * ops.sum(covered, axis=-1)
+        final = ops.concatenate([ended["scores"], ops.where(ends, final, 2 * NEVER)], axis=1)
+        best, which = ops.top_k(final, self.beams)
+        return {"ids": ops.take_each(ops.concatenate([ended["ids"], alive["ids"]], axis=1), which), "scores": best}
+
+
+def _repeated(x, n):
+    """Each row `n` times, (b, …) → (b · n, …); `ops.repeat` forgets the shape if the batch size is not known yet."""
+    rows, *rest = ops.shape(x)
+    return ops.reshape(ops.concatenate([ops.expand_dims(x, 1)] * n, axis=1), (rows * n, *rest))
+
+
+def _take_rows(x, places):
+    """The rows of x (b · k, …) at places (b, k) within each group of k: (b · k, …)."""
+    return ops.take(x, flat_places(places, places.shape[1]), axis=0)

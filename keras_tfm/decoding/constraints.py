@@ -1,0 +1,102 @@
+"""Which tokens may be written at which position."""
+
+import copy
+
+import numpy as np
+
+from keras_tfm import ops
+from keras_tfm.common.arguments import positive
+from keras_tfm.ops.runtime import NEVER, masked_columns
+from keras_tfm.text import END, PAD, START
+
+
+class Constraints:
+    """Which tokens may be written at which position.
+
+    Args:
+        max_length: maximum number of tokens, including the end token.
+        min_length: minimum number of tokens, including the end token.
+        forbidden: ids that are never written; neither are padding and the start token.
+        prefix: ids (batch, n) that each row starts with; 0 leaves a position free.
+        no_repeat_ngram: no sequence of this many tokens occurs twice in a translation; 0 for no such rule.
+        limits: None or (batch,), the maximum number of tokens of each row, where that is less than `max_length`.
+    """
+
+    def __init__(self, max_length, min_length=0, forbidden=(), prefix=None, no_repeat_ngram=0, limits=None):
+        self.max_length = positive("max_length", max_length)
+        if not (isinstance(min_length, int) and 0 <= min_length <= max_length):
+            raise ValueError(f"`min_length` must be from 0 to max_length={max_length}. Received: {min_length=}")
+        if END in forbidden:
+            raise ValueError(f"`forbidden` must not contain the end token, {END}. Received: {forbidden=}")
+        if not isinstance(no_repeat_ngram, int) or no_repeat_ngram < 0:
+            raise ValueError(f"`no_repeat_ngram` must be an integer of at least 0. Received: {no_repeat_ngram=}")
+        if prefix is not None and (len(np.shape(prefix)) != 2 or np.shape(prefix)[1] > max_length):
+            raise ValueError(f"`prefix` must be (batch, n), n ≤ {max_length}. Received: shape {np.shape(prefix)}")
+        self.min_length, self.forbidden = min_length, sorted({PAD, START, *forbidden})
+        self.prefix, self.no_repeat_ngram = prefix, no_repeat_ngram
+        # the last position of each row, (batch,) or an int
+        self.last = max_length - 1 if limits is None else ops.cast(ops.minimum(limits, max_length) - 1, "int32")
+
+    def of_rows(self, places):
+        """The constraints of some rows."""
+        chosen = copy.copy(self)
+        chosen.prefix = None if self.prefix is None else ops.take(self.prefix, places, axis=0)
+        chosen.last = ops.take(self.last, places, axis=0) if ops.is_tensor(self.last) else self.last
+        return chosen
+
+    @property
+    def may_exclude_all(self):
+        """Whether there may be positions at which no token is allowed; if not, the end token always is."""
+        return self.min_length > 1
+
+    def most_probable(self, logits, k, position, written):
+        """The `k` most probable tokens that may follow `written` (rows, l) at `position`.
+
+        Args:
+            logits: float32 (rows, v).
+
+        Returns:
+            log probabilities and ids, (rows, k) each, best first; `NEVER` where fewer than `k` tokens may follow.
+        """
+        if self.prefix is None and self.no_repeat_ngram == 0 and not self.may_exclude_all:
+            values, ids = ops.best_k(logits, k, self.forbidden)
+            normalizer = ops.log_normalizer(logits, values, ids)
+        else:
+            values, ids = ops.best_k(self.masked(logits, position, written), k)
+            normalizer = ops.logsumexp(logits, axis=-1, keepdims=True)
+        return ops.maximum(values - normalizer, NEVER), ids
+
+    def masked(self, logits, position, written):
+        """Logits (rows, v), set to `NEVER` or lowered by 1e9 where a token may not follow `written` (rows, l)."""
+        vocabulary, allowed = np.arange(logits.shape[-1]), masked_columns(logits, self.forbidden)
+        if self.min_length > 1:
+            too_early = ops.logical_and(vocabulary == END, position < self.min_length - 1)
+            allowed = ops.where(too_early, NEVER, allowed)
+        if self.no_repeat_ngram:
+            allowed = ops.where(self._repeats(logits, position, written), NEVER, allowed)
+        if self.prefix is not None:
+            wanted = self._wanted(ops.shape(logits)[0], position)
+            allowed = ops.where(wanted > 0, ops.where(ops.equal(vocabulary, wanted), logits, NEVER), allowed)
+        return allowed
+
+    def _repeats(self, logits, position, written):
+        """Whether a token (rows, v) would complete an n-gram that has been written before."""
+        n, rows, length = self.no_repeat_ngram, ops.shape(written)[0], written.shape[1]
+        if length < n:
+            return False
+        before = ops.maximum(ops.add(position, np.arange(1 - n, 0)), 0)
+        last = ops.take(written, before, axis=1)  # (rows, n - 1)
+        ends = np.arange(n - 1, length)  # where an earlier n-gram may end
+        alike = ops.broadcast_to(ops.less(ends, position), (rows, len(ends)))
+        for place in range(n - 1):
+            alike = ops.logical_and(alike, written[:, place : place + len(ends)] == last[:, place, None])
+        banned = ops.where(alike, written[:, n - 1 :], PAD)  # padding is never written anyway
+        row = ops.broadcast_to(ops.arange(rows)[:, None], (rows, len(ends)))
+        places = ops.reshape(ops.stack([row, banned], axis=-1), (-1, 2))
+        return ops.scatter(places, ops.ones_like(places[:, 0]), ops.shape(logits)) > 0
+
+    def _wanted(self, rows, position):
+        """The prefix at `position`, (rows, 1)."""
+        prefix = ops.pad(ops.cast(self.prefix, "int32"), [(0, 0), (0, self.max_length - np.shape(self.prefix)[1])])
+        wanted = ops.take(prefix, position, axis=1)
+        return ops.repeat(wanted, rows // ops.shape(prefix)[0], axis=0)[:, None]

@@ -1,0 +1,251 @@
+"""Greedy decoding and sampling, over the `start` and `step` of a model.
+
+    start(sources, max_length) → cache
+    step(tokens, position, cache) → logits (rows, n, vocabulary), cache
+
+A cache is any tree of dicts, lists and tensors. Tensors under a key "memory" belong to a source and are shared by its
+hypotheses; all others belong to a hypothesis and move with it. Those under a key "state" keep their size, the others
+have room for a number of positions, (…, positions, features). `step` may be given several rows for each row of the
+memory: first all rows of source 0, then those of source 1, and so on.
+
+Axes: b batch, k beams, l length, v vocabulary.
+"""
+
+import copy
+import functools
+
+import keras
+import numpy as np
+
+from keras_tfm import ops
+from keras_tfm.common.arguments import positive
+from keras_tfm.decoding.constraints import Constraints
+from keras_tfm.ops.runtime import NEVER
+from keras_tfm.text import END, PAD, START
+
+MANY = 16  # rows, and positions, from which on it pays to divide a search, which takes twice as long to compile
+GROUPS = 4
+
+
+def greedy(start, step, sources, max_length, room=None, **constraints):
+    """Writes the most probable token at each position, until all rows have ended.
+
+    A row in which no token is allowed at some position, by `min_length` and other constraints, becomes all zeros.
+
+    Args:
+        start, step: of a model, see the module docstring.
+        sources: ids (batch, source length).
+        max_length, **constraints: see `Constraints`.
+        room: initial size of the cache, in positions. It is doubled before the first step and whenever it is full. By
+            default the cache has `max_length` positions from the start. Only for TensorFlow graphs that XLA does not
+            compile.
+
+    Returns:
+        ids (batch, max_length), zeros after the end token.
+    """
+    return _OneByOne(start, step, sources, max_length, room, constraints).decode()
+
+
+def sample(
+    start, step, sources, max_length, seed=0, temperature=1.0, top_k=None, top_p=None, min_p=None, **constraints
+):
+    """Draws each token by its probability, until all rows have ended.
+
+    Args:
+        start, step, sources, max_length, **constraints: as for `greedy`.
+        seed: an integer, for reproducible draws; or the random numbers themselves, (batch, max_length) in [0, 1).
+        temperature: above 1 for more variety, below for less.
+        top_k: draw from this many most probable tokens only.
+        top_p: draw from the fewest tokens that together have this probability (https://arxiv.org/abs/1904.09751).
+        min_p: draw from tokens with this fraction of the highest probability (https://arxiv.org/abs/2407.01082).
+
+    Returns:
+        ids (batch, max_length), zeros after the end token.
+    """
+    if not temperature > 0:
+        raise ValueError(f"`temperature` must be positive. Received: {temperature=}")
+    positive("top_k", top_k, optional=True)
+    for name, share in (("top_p", top_p), ("min_p", min_p)):
+        if share is not None and not 0 < share <= 1:
+            raise ValueError(f"`{name}` must be above 0 and at most 1. Received: {name}={share}")
+    if isinstance(seed, (int, np.integer)):
+        seed = keras.random.uniform((ops.shape(sources)[0], max_length), seed=int(seed))
+    draw = functools.partial(_draw, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    return _OneByOne(start, step, sources, max_length, None, constraints).decode(draw, seed)
+
+
+class Search:
+    """A loop over `step`. Its state is a dict: position, tokens to feed next, cache, and what subclasses add."""
+
+    def __init__(self, start, step, sources, max_length, room, constraints):
+        self.step, self.max_length, self.room = step, max_length, room
+        self.constraints, self.sources = Constraints(max_length, **constraints), ops.convert_to_tensor(sources)
+        self.batch = ops.shape(self.sources)[0]
+        many = isinstance(self.batch, int) and self.batch >= MANY and max_length >= MANY
+        self.divided = ops.current().compacts_batches and room is None and many
+        self.half = (max_length + 1) // 2
+        self.cache = start(self.sources, self.half if self.divided else max_length if room is None else room)
+
+    def run(self, rows, cache, **state):
+        """The result of the loop, which starts with a start token in each of the rows."""
+        state |= {"position": ops.convert_to_tensor(0, dtype="int32"), "cache": cache}
+        state["tokens"] = ops.full((rows, 1), START, dtype="int32")
+        if self.divided:
+            return self._run_divided(state)
+        if self.room is None:
+            return self.result(ops.while_loop(self.unfinished, self.advance, state))
+        state["room"] = positive("room", self.room) if isinstance(self.room, int) else self.room
+        return self.result(ops.while_loop(self.unfinished, self._grow_cache, state))
+
+    def unfinished(self, state):
+        return ops.logical_and(state["position"] < self.max_length, ops.any(self.searching(state)))
+
+    def _grow_cache(self, state):
+        cache = map_hypotheses(_doubled, state["cache"], but=("memory", "state"))
+        state = {**state, "room": 2 * state["room"], "cache": cache}
+        return ops.while_loop(self._unfinished_with_room, self.advance, state)
+
+    def _unfinished_with_room(self, state):
+        return ops.logical_and(state["position"] < state["room"], self.unfinished(state))
+
+    def _run_divided(self, state):
+        """Runs all rows together, then those that take long in groups, so that few compute what nobody needs.
+
+        All rows have a cache for half of the positions, and run until it is full or until one group is left. Shapes
+        are fixed, as XLA needs them.
+        """
+        size = self.batch // GROUPS
+
+        def many_left(state):
+            left = ops.sum(ops.cast(self.searching(state), "int32"))
+            return ops.logical_and(state["position"] < self.half, left > size)
+
+        def finish_group(left, result):
+            places = ops.cast(ops.top_k(ops.cast(left, "int32"), size)[1], "int32")  # all that are left, or others too
+            group, chosen = self._group(places), functools.partial(_rows, places=places, batch=self.batch)
+            part = keras.tree.map_structure(chosen, state)
+            part["cache"] = map_hypotheses(_doubled, part["cache"], but=("memory", "state"))
+            found = group.result(ops.while_loop(group.unfinished, group.advance, part))
+            index, new = places[:, None], ops.take(left, places)
+
+            def updated(old, found):
+                kept = ops.where(ops.reshape(new, (-1,) + (1,) * (len(old.shape) - 1)), found, chosen(old))
+                return ops.scatter_update(old, index, kept)
+
+            return ops.scatter_update(left, index, ops.zeros_like(new)), keras.tree.map_structure(
+                updated, result, found
+            )
+
+        state = ops.while_loop(many_left, self.advance, state)
+        left = self.searching(state)
+        return ops.while_loop(lambda left, result: ops.any(left), finish_group, (left, self.result(state)))[1]
+
+    def _group(self, places):
+        """The search for some rows."""
+        group = copy.copy(self)
+        group.sources, group.batch = ops.take(self.sources, places, axis=0), places.shape[0]
+        group.constraints = self.constraints.of_rows(places)
+        return group
+
+
+class _OneByOne(Search):
+    """Writes one token per row and step: the most probable one, or the one that `draw(logits, uniforms)` returns."""
+
+    def decode(self, draw=None, uniforms=None):
+        """Decodes; `uniforms` (b, l) are the random numbers of each row, of which `draw` is given a column."""
+        self.draw = draw
+        state = {"written": ops.zeros((self.batch, self.max_length), "int32"), "done": ops.zeros((self.batch,), "bool")}
+        if uniforms is not None:
+            state["uniforms"] = ops.convert_to_tensor(uniforms)  # not in `draw`: groups take their rows of the state
+        return self.run(self.batch, self.cache, **state)
+
+    def result(self, state):
+        return state["written"]
+
+    def searching(self, state):
+        """Which rows (b,) are not finished."""
+        return ops.logical_not(state["done"])
+
+    def advance(self, state):
+        position, done, written = state["position"], state["done"], state["written"]
+        logits, cache = self.step(state["tokens"], position, state["cache"])
+        if self.draw is None and not self.constraints.may_exclude_all:
+            chosen = self.constraints.most_probable(last_logits(logits), 1, position, written)[1]
+        else:
+            scores = self.constraints.masked(last_logits(logits), position, written)
+            if self.draw is None:
+                chosen = ops.best_k(scores, 1)[1]
+            else:
+                chosen = self.draw(scores, ops.take(state["uniforms"], position, axis=1)[:, None])
+            if self.constraints.may_exclude_all:  # a row that cannot go on has no translation, as in a beam search
+                stuck = ops.logical_and(ops.logical_not(done), ops.max(scores, axis=-1) < NEVER / 2)
+                done, written = ops.logical_or(done, stuck), ops.where(ops.expand_dims(stuck, 1), PAD, written)
+        tokens = ops.where(ops.expand_dims(done, 1), PAD, chosen)
+        written = ops.slice_update(written, (0, position), tokens)
+        ends = ops.logical_or(tokens[:, 0] == END, position >= self.constraints.last)
+        new = {"position": position + 1, "tokens": tokens, "written": written, "done": ops.logical_or(done, ends)}
+        return {**state, **new, "cache": cache}
+
+
+def _draw(scores, uniforms, temperature, top_k, top_p, min_p):
+    """Draws tokens (b, 1) by their scores (b, v) and random numbers (b, 1), see `sample`."""
+    scores = scores / temperature
+    lowest = []  # scores that a token must reach
+    if top_k is not None:
+        lowest.append(ops.top_k(scores, min(top_k, scores.shape[-1]))[0][:, -1:])
+    if min_p is not None:
+        lowest.append(ops.max(scores, axis=-1, keepdims=True) + np.log(min_p))
+    for threshold in lowest:
+        scores = ops.where(scores < threshold, NEVER, scores)
+    if top_p is not None:
+        ordered = ops.top_k(scores, scores.shape[-1])[0]
+        shares = ops.softmax(ordered)
+        inside = ops.cumsum(shares, axis=-1) - shares < top_p  # the first always is
+        threshold = ops.min(ops.where(inside, ordered, -NEVER), axis=-1, keepdims=True)
+        scores = ops.where(scores < threshold, NEVER, scores)
+    # A random number in [0, 1) chooses the token whose share of the cumulated probabilities it falls into.
+    shares = ops.cumsum(ops.softmax(scores), axis=-1)
+    chosen = shares <= uniforms * shares[:, -1:]
+    return ops.cast(ops.sum(ops.cast(chosen, "int32"), axis=-1, keepdims=True), "int32")
+
+
+def last_logits(logits):
+    """Logits of the last token, (rows, n, v) → float32 (rows, v); without a copy if there is one token."""
+    return ops.cast(ops.squeeze(logits, axis=1) if logits.shape[1] == 1 else logits[:, -1], "float32")
+
+
+def map_hypotheses(function, cache, but=("memory",)):
+    """The cache with `function` applied to each tensor that belongs to a hypothesis, but not under these keys."""
+    if isinstance(cache, dict):
+        return {key: x if key in but else map_hypotheses(function, x, but) for key, x in cache.items()}
+    if isinstance(cache, (list, tuple)):
+        return [map_hypotheses(function, x, but) for x in cache]
+    return function(cache)
+
+
+def _doubled(x):
+    """Twice as many positions, (…, n, features) → (…, 2n, features)."""
+    return ops.concatenate([x, ops.zeros_like(x)], axis=-2)
+
+
+def _rows(x, places, batch):
+    """The rows of x that belong to the sources at `places`; all of a number, which belongs to none."""
+    if len(x.shape) == 0:
+        return x
+    grouped = ops.reshape(x, (batch, x.shape[0] // batch, *x.shape[1:]))
+    return ops.reshape(ops.take(grouped, places, axis=0), (-1, *x.shape[1:]))
+
+
+class Ensemble:
+    """Models with one vocabulary that decide together: `step` averages their probabilities."""
+
+    def __init__(self, models):
+        self.models = list(models)
+
+    def start(self, sources, max_length, **options):
+        return [model.start(sources, max_length, **options) for model in self.models]
+
+    def step(self, tokens, position, cache, **options):
+        outputs = [model.step(tokens, position, own, **options) for model, own in zip(self.models, cache, strict=True)]
+        shares = [ops.softmax(ops.cast(logits, "float32")) for logits, _ in outputs]
+        return ops.log(sum(shares) / len(shares) + 1e-30), [own for _, own in outputs]

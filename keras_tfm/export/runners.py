@@ -1,0 +1,322 @@
+"""Runs exported translators: `load(folder)` returns the runner for a folder that `Translator.export` wrote.
+
+    SavedModelTranslator     needs tensorflow and tensorflow-text
+    LiteRTTranslator         needs ai-edge-litert
+    WebTranslator            needs ai-edge-litert
+    CTranslate2Translator    needs ctranslate2
+    ONNXTranslator           needs onnxruntime
+
+All are called with a list of strings and return the list of their translations. Only `SavedModelTranslator` imports
+TensorFlow and Keras.
+"""
+
+import itertools
+import pathlib
+import threading
+import warnings
+
+import numpy as np
+
+from keras_tfm import artifacts, text
+from keras_tfm.common import extras, files
+from keras_tfm.common.arguments import check, one_of, positive, strings
+from keras_tfm.common.progress import Progress
+from keras_tfm.text import END, PAD, START, longest_translation
+
+BATCH_SIZE = 32  # texts that are translated together, where the runtime can
+MOST_BEAMS, MOST_TOKENS = 1024, 2**16  # what a search may be asked for, also by a file
+NEVER = -1e9  # log-probability of a forbidden token, as in `keras_tfm.ops`
+
+
+class Runner:
+    """Translates strings with an exported translator. Safe to use from several threads.
+
+    Args:
+        folder: a folder that `Translator.export` wrote. The checksums of its files are verified first.
+
+    Unlike `Translator`, a runner does not split texts into lines and sentences: each text is translated as one
+    sentence. Blank texts become empty strings. Texts longer than the exported `max_length` are truncated, with a
+    warning that says by how much.
+    """
+
+    # Subclasses set the name of their format, a key of `artifacts.FORMATS`, and define `_translate(texts, bar)`, which
+    # translates strings that are not blank and counts them with `bar.add`.
+    format = None
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        files.recover_replace(self.folder)
+        self.main = self.folder / artifacts.FORMATS[self.format].main
+        if not self.main.exists():
+            raise FileNotFoundError(f"{self.folder}: must contain {self.main.name}, as written by `keras-tfm export`")
+        self.settings = artifacts.read_manifest(self.folder, required=("format", "max_length"))
+        if self.settings["format"] != self.format:
+            received = f"{self.folder}, with format {self.settings['format']!r}"
+            raise ValueError(f"`folder` must contain a translator in the {self.format} format. Received: {received}")
+
+    def __call__(self, texts, verbose=0):
+        """Translates a list of strings. With `verbose=1`, shows progress on standard error."""
+        texts = strings(texts)
+        sentences = [string for string in texts if string.strip()]
+        with Progress(len(sentences), "translating", "sentence", verbose) as bar:
+            found = iter(self._translate(sentences, bar))
+        return [next(found) if string.strip() else "" for string in texts]
+
+    def warm_up(self):
+        """Translates a text, so that the first call does not wait for what the runtime prepares."""
+        self(["a"])
+
+    def stream(self, lines, chunk=2048):
+        """Translates an iterable of any length, `chunk` strings at a time."""
+        lines = iter(lines)
+        while texts := list(itertools.islice(lines, chunk)):
+            yield from self(texts)
+
+
+class TokenRunner(Runner):
+    """Base of runners whose model maps token ids to token ids; the runtime uses `num_threads` threads."""
+
+    # Subclasses define `_load(num_threads)`, and `_best(row)` or `_search(rows)`.
+
+    def __init__(self, folder, num_threads=1):
+        super().__init__(folder)
+        with files.reading(self.folder / artifacts.MANIFEST):
+            self.max_length = limited("max_length", self.settings["max_length"])
+        self.source_tokenizer, self.target_tokenizer = artifacts.load_tokenizers(self.folder)
+        self._load(num_threads)
+
+    def _translate(self, texts, bar):
+        rows = self.source_tokenizer.encode(texts)
+        for place, ids in enumerate(rows):
+            rows[place] = text.truncated(ids, self.max_length - 1, texts[place], stacklevel=4)
+        found, lengths = [""] * len(texts), list(map(len, rows))
+        order = sorted((place for place, ids in enumerate(rows) if ids), key=lengths.__getitem__)
+        # one length at a time: no padding, and the runtime prepares for each length only once
+        for _, places in itertools.groupby(order, key=lengths.__getitem__):
+            places = list(places)
+            answers = self.target_tokenizer.decode(self._search([[*rows[place], END] for place in places]))
+            for place, answer in zip(places, answers, strict=True):
+                found[place] = answer
+            bar.add(len(places))
+        return found
+
+    def _search(self, rows):
+        """Lists of ids → lists of ids. All rows have the same length and end with the end token."""
+        return [self._best(row) for row in rows]
+
+
+class SavedModelTranslator(Runner):
+    """Runs the SavedModel format."""
+
+    format = "saved_model"
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        tf, _ = extras.load("tensorflow"), extras.load("tensorflow_text")  # which registers the tokenizers' operators
+        with files.reading(self.main):
+            self._model = tf.saved_model.load(str(self.folder))  # must live as long as its signature
+            self._signature = self._model.signatures["translate"]
+        self._constant = tf.constant
+
+    def _translate(self, texts, bar):
+        found, order = [""] * len(texts), sorted(range(len(texts)), key=lambda place: len(texts[place]))
+        for first in range(0, len(order), BATCH_SIZE):
+            places = order[first : first + BATCH_SIZE]
+            sources = [texts[place].encode("utf-8", "replace") for place in places]
+            outputs = self._signature(texts=self._constant(sources))
+            for place, answers, cut in zip(places, *(outputs[k].numpy() for k in ("translations", "cut")), strict=True):
+                found[place] = answers[0].decode("utf-8", "replace")
+                if cut:
+                    warnings.warn(f"{cut} tokens were cut off: {texts[place][:40]!r} …", stacklevel=3)
+            bar.add(len(places))
+        return found
+
+
+class LiteRTTranslator(TokenRunner):
+    """Runs the LiteRT format. Threads take turns, sentence by sentence."""
+
+    format = "litert"
+
+    def _load(self, num_threads):
+        path, runtime = self.main, extras.load("ai_edge_litert.interpreter")
+        with files.reading(path):
+            self.interpreter = runtime.Interpreter(str(path), num_threads=num_threads)
+            self.signature = self.interpreter.get_signature_runner("translate")
+        self._turn = threading.Lock()
+
+    def _best(self, row):
+        with self._turn:
+            return self.signature(ids=np.array([row], "int32"))["ids"][0]
+
+
+class WebTranslator(LiteRTTranslator):
+    """Runs the model of the web format, as the page does in a browser."""
+
+    format = "web"
+
+    def _best(self, row):
+        return super()._best(row + [PAD] * (self.max_length - len(row)))[0]
+
+
+class CTranslate2Translator(TokenRunner):
+    """Runs the CTranslate2 format."""
+
+    format = "ctranslate2"
+
+    def _load(self, num_threads):
+        runtime = extras.load("ctranslate2")
+        self._names = vocabulary(self.source_tokenizer)
+        targets = vocabulary(self.target_tokenizer)
+        self._ids = {name: number for number, name in enumerate(targets)}
+        with files.reading(self.folder / artifacts.MANIFEST):
+            self._shortest, ngram = (
+                limited(name, self.settings[name] + 1) - 1 for name in ("min_length", "no_repeat_ngram")
+            )
+            self._options = {
+                "beam_size": limited("beams", self.settings["beams"], MOST_BEAMS),
+                "length_penalty": float(self.settings["length_penalty"]),
+                "min_decoding_length": max(self._shortest - 1, 0),  # CTranslate2 does not count the end token
+                "no_repeat_ngram_size": ngram,
+                "suppress_sequences": [[targets[number]] for number in self.settings["forbidden"]] or None,
+                "max_batch_size": BATCH_SIZE,
+            }
+        with files.reading(self.main):
+            self._translator = runtime.Translator(str(self.folder), intra_threads=num_threads)
+
+    def _search(self, rows):
+        longest = max(min(longest_translation(len(rows[0])), self.max_length), self._shortest)
+        tokens = [[self._names[number] for number in row[:-1]] for row in rows]  # CTranslate2 adds the end token
+        found = self._translator.translate_batch(tokens, max_decoding_length=longest, **self._options)
+        return [[self._ids[name] for name in result.hypotheses[0]] for result in found]
+
+
+class ONNXTranslator(TokenRunner):
+    """Runs the ONNX format, with a beam search in NumPy."""
+
+    format = "onnx"
+
+    def _load(self, num_threads):
+        runtime, settings = extras.load("onnxruntime"), self.settings
+        with files.reading(self.folder / artifacts.MANIFEST):
+            self._longest = limited("longest", settings["longest"])
+            self._beams = limited("beams", settings["beams"], MOST_BEAMS)
+            lengths = np.arange(1, self._longest + 1, dtype="float32")
+            base = {"length": lengths, "gnmt": (5 + lengths) / 6}[settings["penalty"]]
+            self._divisors = base ** np.float32(settings["length_penalty"])
+            self._thorough = settings.get("thorough", True)  # as in files of earlier versions
+            self._shortest, self._ngram = int(settings["min_length"]), int(settings["no_repeat_ngram"])
+            self._forbidden = [PAD, START, *map(int, settings["forbidden"])]
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = num_threads
+        sessions = []
+        for path in (self.folder / artifacts.ENCODER, self.main):
+            with files.reading(path):
+                sessions.append(runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]))
+        self._encoder, self._step = sessions
+        self._names = [x.name for x in self._step.get_inputs() if x.name.startswith("cache_")]
+        self._outputs = ["logits", *(f"next_{name}" for name in self._names)]
+
+    def _best(self, source):
+        """Ids of the best translation of one sentence: `keras_tfm.decoding.beam_search` written in NumPy."""
+        limit = min(max(longest_translation(len(source)), self._shortest), self._longest)
+        cache = self._encoder.run(self._names, {"ids": np.array([source], "int32")})
+        parents = np.zeros(self._beams, "int64")  # one row per hypothesis
+        tokens, written = np.full((self._beams, 1), START, "int32"), np.zeros((self._beams, 0), "int32")
+        scores = np.array([0.0] + [NEVER] * (self._beams - 1), "float32")
+        best, best_score = [], 2 * NEVER
+        for position in range(limit):
+            divisor = self._divisors[position]
+            if self._thorough:  # scores are negative and divisors are monotonic
+                divisor = max(divisor, self._divisors[limit - 1])
+            if scores.max() / divisor <= best_score or scores.max() <= NEVER / 2:
+                break
+            inputs = dict(zip(self._names, (x[parents] for x in cache), strict=True))
+            inputs |= {"tokens": tokens, "position": np.array([position], "int32")}
+            logits, *cache = self._step.run(self._outputs, inputs)
+            values = scores[:, None] + self._log_probabilities(logits.astype("float32"), written)
+            places = np.argpartition(values, -self._beams, axis=None)[-self._beams :]
+            places = places[np.argsort(-values.flat[places], kind="stable")]
+            scores, parents, tokens = values.flat[places], places // values.shape[1], places % values.shape[1]
+            tokens = tokens.astype("int32")[:, None]
+            written = np.concatenate([written[parents], tokens], axis=1)
+            ends = (tokens[:, 0] == END) | (position == limit - 1)
+            for row in np.flatnonzero(ends & (scores > NEVER / 2)):
+                if scores[row] / self._divisors[position] > best_score:
+                    best, best_score = written[row], scores[row] / self._divisors[position]
+            scores = np.where(ends, np.float32(2 * NEVER), scores)
+        return best
+
+    def _log_probabilities(self, logits, written):
+        """Log-probabilities (k, vocabulary) of what may follow `written` (k, length), `NEVER` for the other tokens."""
+        result = logits - logits.max(axis=1, keepdims=True)
+        result -= np.log(np.exp(result).sum(axis=1, keepdims=True))
+        n, length = self._ngram, written.shape[1]
+        result[:, self._forbidden] = NEVER
+        if length < self._shortest - 1:
+            result[:, END] = NEVER
+        for row, first in np.ndindex(len(written), max(length - n + 1, 0) if n else 0):
+            if np.array_equal(written[row, first : first + n - 1], written[row, length - n + 1 :]):
+                result[row, written[row, first + n - 1]] = NEVER
+        return result
+
+
+class HuggingFaceFolder(Runner):
+    """Holds the Hugging Face format, which `transformers` or `Translator.from_marian` runs."""
+
+    format = "huggingface"
+
+    def __init__(self, folder):
+        raise ValueError(
+            "`folder` must be an export that this package runs. Received: "
+            f"{folder}, in the format of Hugging Face, which `keras-tfm import` or `Translator.from_marian` reads"
+        )
+
+
+_RUNNERS = (
+    SavedModelTranslator,
+    LiteRTTranslator,
+    CTranslate2Translator,
+    ONNXTranslator,
+    WebTranslator,
+    HuggingFaceFolder,
+)
+RUNNERS = {runner.format: runner for runner in _RUNNERS}
+# The least mean similarity of an export's translations to the model's, by precision; "float32" stands for all but int8.
+# Measured with the date translator, on dates, on sentences that are none and on nonsense: every format with float or
+# int16 weights 1.00, int8 0.93 to 1.00; with noise of a fifth of their size on the weights, so that no date is right,
+# 0.76 to 0.82. A beam search may choose another of two equally good translations, so 1.00 would be too strict.
+MIN_AGREEMENT = {"float32": 0.95, "int8": 0.85}
+
+
+def limited(name, value, most=MOST_TOKENS):
+    """Returns `value` if it is a positive integer of at most `most`."""
+    return check(name, value, positive(name, value) <= most, f"at most {most:,}")
+
+
+def check_precision(format, precision):
+    """Returns the precision, or the format's default for None; raises an error if the format does not have it."""
+    allowed = artifacts.FORMATS[one_of("format", format, artifacts.FORMATS)].precisions
+    precision = allowed[0] if precision is None else precision
+    return check("precision", precision, precision in allowed, f"one of {', '.join(allowed)} for {format=}")
+
+
+def check_agreement(precision, least, texts):
+    """Returns the least agreement that an export needs, by default that of its precision; raises an error if wrong."""
+    if least is None:
+        return MIN_AGREEMENT["int8" if precision.startswith("int8") else "float32"]
+    check("min_agreement", least, texts is not None, "None without `compare_on`")
+    return check("min_agreement", least, 0 <= least <= 1, "a number from 0 to 1")
+
+
+def load(folder):
+    """Returns the runner for a folder that `Translator.export` wrote."""
+    format = artifacts.format_of(folder)
+    if format is None:
+        names = ", ".join(sorted(each.main for each in artifacts.FORMATS.values()))
+        raise FileNotFoundError(f"{folder}: must contain one of {names}, as written by `keras-tfm export`")
+    return RUNNERS[format](folder)
+
+
+def vocabulary(tokenizer):
+    """Names of all tokens for CTranslate2: SentencePiece's pieces, or the ids of tokenizers without pieces."""
+    return ["<pad>", "<s>", "</s>", "<unk>", *tokenizer.names()]

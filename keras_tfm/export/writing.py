@@ -1,0 +1,172 @@
+"""Exports a trained translator: `export(translator, folder, format)`, or `translator.export(folder, format)`.
+
+    "saved_model"    strings → strings, for `tf.saved_model.load` and TensorFlow Serving
+    "litert"         ids → ids by builtin operators, for phones and browsers
+    "ctranslate2"    weights for CTranslate2, for servers without an accelerator
+    "onnx"           encoder and decoder step, for ONNX Runtime
+    "web"            a page that translates in the visitor's browser, for any static web server
+    "huggingface"    a Marian model for `transformers`
+
+`keras_tfm.export.load(folder)` runs each of them from its folder alone, except the last.
+"""
+
+import difflib
+import pathlib
+import statistics
+import time
+from typing import NamedTuple
+
+from keras_tfm import artifacts
+from keras_tfm.common.arguments import check, positive, strings
+from keras_tfm.export import common, runners, to_ctranslate2, to_huggingface, to_litert, to_onnx, to_saved_model, to_web
+
+# Format → module that writes it; each has the function `write(translator, folder, settings)`.
+FORMATS = {
+    "saved_model": to_saved_model,
+    "litert": to_litert,
+    "ctranslate2": to_ctranslate2,
+    "onnx": to_onnx,
+    "web": to_web,
+    "huggingface": to_huggingface,
+}
+
+
+def export(
+    translator,
+    folder,
+    format="saved_model",
+    precision=None,
+    max_length=None,
+    n_best=None,
+    compare_on=None,
+    min_agreement=None,
+    title=None,
+    examples=None,
+    runtime=None,
+):
+    """Writes a translator in a format to ship, with its tokenizers and the settings of its search.
+
+    All formats but "ctranslate2" and "huggingface" need the TensorFlow backend. Models trained on other backends can be
+    exported too: save the translator there, and load it where KERAS_BACKEND=tensorflow.
+
+    Args:
+        translator: a `Translator`.
+        folder: where to write. It must be new, empty or an earlier export, which is replaced when all is written.
+        format: a key of `FORMATS`; their modules describe the files and signatures.
+        precision: of the weights: "float32", for "litert" and "web" also "float16" or "int8", and others for
+            "ctranslate2". By default "int8" for "web" and "float32" for all others.
+        max_length: maximum number of source tokens; longer texts are truncated. By default that of the translator,
+            limited to 128 unless the format is "ctranslate2".
+        n_best: number of hypotheses that a SavedModel returns or a page shows, by default all of the beam; None for
+            other formats.
+        compare_on: sentences to translate by the export and by the translator, before the folder is replaced. Those of
+            several lines, or longer than `max_length`, are left out: an export does not split them.
+        min_agreement: the least mean similarity of both translations, from 0, which accepts any export, to 1. An export
+            that agrees less is not put in place. By default that of `exported.MIN_AGREEMENT`.
+        title: title of a page, by default "Translator".
+        examples: texts to click on in a page.
+        runtime: folder with LiteRT.js for a page, by default node_modules in the current folder.
+
+    Returns:
+        a `Verdict` on the comparison, or None without `compare_on`.
+
+    Raises:
+        Disagreement: if the export and the translator agree less than `min_agreement`.
+    """
+    precision = runners.check_precision(format, precision)
+    if n_best is not None and format not in ("saved_model", "web"):
+        raise ValueError(f"`n_best` must be None for {format=}, which returns one translation. Received: {n_best=}")
+    for name, value in (("title", title), ("examples", examples), ("runtime", runtime)):
+        check(name, value, value is None or format == "web", f"None for {format=}, which has no page")
+    for model in translator.models:
+        if model.quantization and format in ("litert", "ctranslate2", "web"):
+            raise ValueError(
+                "`translator` must have models that are not quantized: export the model as it was before `quantize`, "
+                f"with a `precision`. Received: a model with {model.quantization['class_name']}"
+            )
+    translator = common.in_float32(translator)
+    if max_length is None:
+        max_length = translator.max_length if format == "ctranslate2" else 128
+    max_length = runners.limited("max_length", min(positive("max_length", max_length), translator.max_length))
+    compare_on = comparable(translator, compare_on, max_length)
+    least = runners.check_agreement(precision, min_agreement, compare_on)
+    settings = {"format": format, "precision": precision, "max_length": max_length}
+    settings |= {"longest": translator.longest(max_length), "beams": translator.beams}
+    settings |= {name: translator.settings[name] for name in translator.options}
+    if format in ("saved_model", "web"):
+        settings["n_best"] = min(positive("n_best", n_best or translator.beams), translator.beams)
+    if format == "web":
+        check("examples", examples, not isinstance(examples, str), "a list of strings")
+        settings |= {"title": title or "Translator", "examples": list(examples or ()), "runtime": runtime}
+    with artifacts.new_export(folder) as new:
+        FORMATS[format].write(translator, new, settings)
+        if format not in ("saved_model", "huggingface"):  # which contain them
+            artifacts.write_tokenizers(new, [translator.source_tokenizer, translator.target_tokenizer])
+        artifacts.write_manifest(new, **settings)
+        if compare_on is None:
+            return None
+        run = runners.load(new) if format != "huggingface" else translator.from_marian(new, max_length=max_length)
+        verdict = compare(new, run, translator, compare_on)
+        if verdict.similarity < least:
+            raise Disagreement(folder, verdict, least)
+        return verdict
+
+
+class Verdict(NamedTuple):
+    """How an exported translator compares with the original; `similarity` is the mean over the texts, from 0 to 1."""
+
+    same: int
+    texts: int
+    similarity: float
+    megabytes: float
+    milliseconds: float
+    blank: int = 0  # sentences that the export translates by nothing
+
+    def __str__(self):
+        if self.texts and self.blank == self.texts:
+            return f"all {self.texts} translations are blank, {self.megabytes:.1f} MB"
+        return (
+            f"{self.same} of {self.texts} sentences translated exactly as by the model, "
+            f"similarity {self.similarity:.2f}, {self.megabytes:.1f} MB, {self.milliseconds:.1f} ms per sentence"
+        )
+
+
+class Disagreement(ValueError):
+    """An export translates so differently from the model that it was not put in place; `verdict` says how much."""
+
+    def __init__(self, folder, verdict, least):
+        super().__init__(
+            f"the export must agree with the model. Received: {verdict}; at least {least:g} is required. {folder} is "
+            "left as it was. Compare on texts like those that the model was trained on (`compare_on`), choose a finer "
+            "`precision`, or lower `min_agreement`; 0 accepts any export"
+        )
+        self.verdict = verdict
+
+
+def comparable(translator, texts, max_length):
+    """The texts that an export translates as the translator does: those of one line that are not cut off."""
+    if texts is None:
+        return None
+    texts = strings(texts)
+    lengths = map(len, translator.source_tokenizer.encode(texts))
+    kept = [line for line, length in zip(texts, lengths, strict=True) if length < max_length and "\n" not in line]
+    if not any(map(str.strip, kept)):
+        rule = f"must contain texts of one line and at most {max_length - 1} tokens"
+        raise ValueError(f"`compare_on` {rule}. Received: none among {len(texts)} texts")
+    return kept
+
+
+def compare(folder, run, translator, texts):
+    """The `Verdict` on an exported folder, where `run(texts)` translates with it."""
+    found = run(texts)  # which also warms it up
+    times = []
+    for string in texts:
+        start = time.perf_counter()
+        run([string])
+        times.append(time.perf_counter() - start)
+    size = sum(file.stat().st_size for file in pathlib.Path(folder).rglob("*") if file.is_file())
+    pairs = list(zip(found, translator(texts), strict=True))
+    written = [pair for pair, line in zip(pairs, texts, strict=True) if line.strip()]  # blank texts are always alike
+    similarity = statistics.mean(difflib.SequenceMatcher(None, a, b, autojunk=False).ratio() for a, b in written)
+    same, blank = sum(a == b for a, b in pairs), sum(not translation.strip() for translation in found)
+    return Verdict(same, len(texts), similarity, size / 2**20, 1000 * statistics.median(times), blank)

@@ -1,0 +1,216 @@
+"""Models from files: a .keras file, or what a training run has saved so far.
+
+Arrays in the state and the checkpoints of a run are stored by the path of their variable, such as
+`weights/decoder/decoder/feed_forward/inner/kernel`, and `…/kernel_1` for the next variable with the same path.
+"""
+
+import collections
+import json
+import math
+import re
+
+import keras
+
+from keras_tfm import artifacts
+from keras_tfm.common import files
+from keras_tfm.common.arguments import positive
+from keras_tfm.models import builders  # noqa: F401, registers all models with Keras
+from keras_tfm.models.sequence import SequenceModel
+
+START_OVER = "delete it; then the same command starts over, or `keras-tfm finish` uses the last checkpoint"
+PLAIN = ("keras.initializers", "keras.activations", "keras.quantizers", "builtins")  # what options of a model may be
+# Sizes that a model multiplies by its width for tables of embeddings and for the output.
+TABLES = ("vocab_size", "target_vocab_size", "num_classes")
+
+
+def load_keras(path):
+    """The model of a .keras file, with finite weights; nothing in it is executed, no more is built than it holds."""
+    files.check_zip(path)
+    with files.archive_of(path) as archive:
+        config = json.loads(archive.read("config.json"))
+        kind = keras.saving.get_registered_object(str(config["registered_name"]))
+        if not (isinstance(kind, type) and issubclass(kind, SequenceModel)):
+            raise ValueError(f"holds a {config['class_name']}, not a model of keras_tfm.models")
+        _check_plain(config["config"])
+        check_capacity(config["config"], *files.size_of_arrays(path))
+    with files.reading(path):
+        model = keras.models.load_model(path, compile=False)  # `safe_mode` is on by default
+    model.check_finite(path)
+    return model
+
+
+def _check_plain(value):
+    """Raises an error if a configuration holds layers or models, which Keras would build, of any size."""
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_plain(inner)
+    module = value.get("module") if isinstance(value, dict) else None
+    if str(module).partition(".")[0] == "keras" and module not in PLAIN:
+        raise ValueError(f"an option of the model must not be of {module}")
+
+
+def check_capacity(arguments, arrays, size):
+    """Raises an error if a model would have more layers or weights than a file of `arrays` arrays in `size` bytes has.
+
+    To build it would take any time and memory that a hostile file asks for. The numbers of layers and weights are those
+    that the model has at the least.
+
+    Args:
+        arguments: those of the model's constructor.
+        arrays, size: as `keras_tfm.common.files.size_of_arrays` returns them.
+    """
+
+    def number(name, default=1):
+        return arguments[name] if type(arguments.get(name)) is int else default
+
+    width, layers = number("model_dim"), number("num_layers") + number("num_decoder_layers", 0)
+    in_layer = width * max(number("ff_dim"), width * (number("num_heads") if arguments.get("heads") == "wide" else 1))
+    if "units" in arguments:  # recurrent or convolutional; directions may share the units
+        layers, in_layer = layers * number("dilations"), number("kernel_size") * number("units") ** 2 // 4
+    rows = sum(number(name, 0) for name in TABLES)
+    rows += number("max_length", 0) if arguments.get("positions") == "learned" else 0
+    weights = width * rows + layers * in_layer
+    if layers > arrays or weights > 2 * size:  # weights of four bits take half a byte
+        raise ValueError(
+            f"its configuration describes {layers:,} layers and {weights:,} weights, which its {arrays:,} arrays of "
+            f"{size:,} bytes cannot hold"
+        )
+
+
+def load_model(folder):
+    """The model of a run at any time: `model.keras` if it is up to date, else the latest state or checkpoint.
+
+    Also returns a sentence that says where it comes from; "" for the result of a finished run.
+    """
+    run = artifacts.Run(folder)
+    path, newest = run.model, saved_step(folder)
+    model = load_keras(path) if path.exists() else None
+    if model and model.metadata.get("step", newest) >= newest:
+        return model, "" if model.metadata.get("finished", True) else f"{path}, of a run that is not finished"
+    model, ((step, path),), steps = _average_of_last(run, 1)
+    return model, f"{path}, step {step:,} of {steps:,}; `keras-tfm finish {folder}` writes it as {run.model.name}"
+
+
+def finish(folder, average=1):
+    """Writes `model.keras` of a run at any time: the mean of its last `average` checkpoints, without the optimizer.
+
+    The state counts as a checkpoint if it is newer than the last one. Returns the model, and a sentence that says what
+    it was made from.
+    """
+    run = artifacts.Run(folder)
+    model, found, steps = _average_of_last(run, average)
+    artifacts.check_tokenizers(run, artifacts.load_tokenizers(folder))
+    step, path = found[-1]
+    with files.atomic_write(run.model) as new:
+        model.save(new)
+    made_from = f"the mean of the last {len(found)} checkpoints" if len(found) > 1 else path.name
+    if len(found) < average:
+        made_from += f" ({average} were requested)"
+    return model, f"{made_from}, after step {step:,} of {steps:,}"
+
+
+def model_config(model):
+    """What `model_of` makes an untrained copy from, as JSON values."""
+    return {"class": type(model).__name__, **model.get_config()}
+
+
+def model_of(config):
+    """An untrained model like the one of a `model_config`."""
+    arguments = dict(config)
+    kind = keras.saving.get_registered_object(f"keras_tfm>{arguments.pop('class', 'Transformer')}")
+    return kind.from_config(arguments)
+
+
+def _average_of_last(run, count):
+    """The model with the mean of a run's last `count` snapshots, these as [(step, path)], and the run's total steps."""
+    config, state = run.read_config(), read_state(run.folder)
+    kept = checkpoints(run.folder)
+    found = [(step, path) for step, path in run.all_checkpoints() if path in kept]
+    if state["step"] > max((step for step, _ in found), default=0):
+        found.append((state["step"], run.state))
+    if not found:
+        raise FileNotFoundError(
+            f"{run.folder}: nothing is trained yet; `keras-tfm train` saves every few minutes and when interrupted"
+        )
+    found = found[-count:]
+    held = files.size_of_arrays(found[-1][1])
+    with files.reading(run.config, START_OVER):
+        _check_plain(config["model"])
+        check_capacity(config["model"], *held)
+        # float32 for decoding, whatever the precision of training
+        model = model_of(config["model"] | {"dtype": "float32"})
+        steps = positive("steps", config["steps"])
+    average_checkpoints(model, [path for _, path in found])
+    step = found[-1][0]
+    model.metadata = {"tokenizers": config["tokenizers"], "step": step, "averaged": len(found)}
+    model.metadata["finished"] = step >= steps or state["patience"] is not None
+    return model, found, steps
+
+
+def saved_step(folder):
+    """The number of steps that a run has saved."""
+    return read_state(folder)["step"]
+
+
+def checkpoints(folder):
+    """Paths of a run's checkpoints, oldest first, without any newer than the saved state."""
+    newest = saved_step(folder) or math.inf  # without a state, all of them
+    return [path for step, path in artifacts.Run(folder).all_checkpoints() if step <= newest]
+
+
+def average_checkpoints(model, paths):
+    """Sets the weights of a model to the mean of those in files that a `TrainingRun` wrote.
+
+    If the optimizer keeps moving averages, those in `state.npz` are used.
+    """
+    paths = list(paths)
+    if not paths:
+        raise ValueError("`paths` must name at least one checkpoint. Received: none")
+    weights = by_path("weights", model.weights)
+    sums = dict.fromkeys(weights, 0.0)
+    for path in paths:
+        arrays = weights_only(files.read_arrays(path))
+        check_same(path, weights, arrays)
+        sums = {key: total + arrays[key].astype("float64") for key, total in sums.items()}
+    for key, weight in weights.items():
+        weight.assign((sums[key] / len(paths)).astype("float32"))
+
+
+def read_state(folder):
+    """What state.npz says about the run, without its other arrays."""
+    path = artifacts.Run(folder).state
+    if not path.exists():
+        return {"step": 0, "patience": None}
+    with files.reading(path, START_OVER):
+        state = json.loads(str(files.read_arrays(path, START_OVER, ["state"])["state"]))
+        return state | {"step": int(state["step"]), "patience": state["patience"]}
+
+
+def by_path(kind, variables):
+    """Variables by kind and path, with the same keys in every process.
+
+    Keras appends numbers to names, `dense_3`, by counting all layers of the process. These are replaced by a number
+    that counts the variables here.
+    """
+    found, seen = {}, collections.Counter()
+    for variable in variables:
+        key = f"{kind}/" + re.sub(r"_\d+(?=[/_]|$)", "", variable.path)
+        found[f"{key}_{seen[key]}" if seen[key] else key] = variable
+        seen[key] += 1
+    return found
+
+
+def check_same(path, variables, arrays):
+    """Raises an error that names the arrays of a file that are missing, extra or of another shape."""
+    wrong = [f"no {key} ({variable.path})" for key, variable in variables.items() if key not in arrays]
+    wrong += [f"{key}, which the model does not have" for key in arrays if key not in variables]
+    shapes = {key: (arrays[key].shape, tuple(variables[key].shape)) for key in variables if key in arrays}
+    wrong += [f"{key} of shape {ours} instead of {theirs}" for key, (ours, theirs) in shapes.items() if ours != theirs]
+    if wrong:
+        received = "; ".join(wrong[:3]) + (f"; and {len(wrong) - 3} more differences" if len(wrong) > 3 else "")
+        raise ValueError(f"{path}: must come from the same model and optimizer. Received: {received}")
+
+
+def weights_only(arrays):
+    """The arrays of weights only: their moving averages where the optimizer keeps them."""
+    names = [key for key in arrays if key.startswith("weights/")]
+    return {key: arrays.get(key.replace("weights/", "averages/", 1), arrays[key]) for key in names}

@@ -1,0 +1,197 @@
+"""JAX: gradients of our own where JAX' would copy, transpose or scatter large arrays, and cuDNN's attention."""
+
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+from keras import ops
+
+from keras_tfm.ops import plain
+
+
+def matmul(x, kernel):
+    return _contract(x, kernel, 0)
+
+
+def matmul_transposed(x, table):
+    return _contract(x, table, 1)
+
+
+def _contract(x, factor, axis):
+    """Contracts the last axis of x with an axis of the factor.
+
+    JAX would compute the gradient of the factor as upstreamᵀ x, and XLA copies the upstream, which may be as large as
+    the logits, to transpose it on CPUs; in xᵀ upstream it copies x.
+    """
+    x, factor = ops.convert_to_tensor(x), ops.convert_to_tensor(factor)
+
+    def contracted(a, b, axis_a, axis_b):
+        return lax.dot_general(a, b, (((axis_a,), (axis_b,)), ((), ())))
+
+    def gradient(saved, upstream):
+        x, factor = saved
+        to_factor = contracted(x, upstream, 0, 0)
+        return contracted(upstream, factor, 1, 1 - axis), to_factor.T if axis else to_factor
+
+    multiply = jax.custom_vjp(lambda x, factor: contracted(x, factor, 1, axis))
+    multiply.defvjp(lambda x, factor: (multiply(x, factor), (x, factor)), gradient)
+    return multiply(x, factor)
+
+
+def relu(x):
+    """JAX would keep x for the gradient, and could not write only the output after a matrix product."""
+
+    @jax.custom_vjp
+    def rectified(x):
+        return jnp.maximum(x, 0)
+
+    def forwards(x):
+        y = rectified(x)
+        return y, y
+
+    rectified.defvjp(forwards, lambda y, upstream: (jnp.where(y > 0, upstream, 0),))
+    return rectified(ops.convert_to_tensor(x))
+
+
+def embed(table, ids):
+    """The gradient adds up the rows of equal ids, sorted first.
+
+    JAX would do so by a scatter, which on GPUs waits wherever two ids are the same, as padding and frequent words are.
+    """
+    table, ids = ops.convert_to_tensor(table), ops.convert_to_tensor(ids)
+
+    @jax.custom_vjp
+    def take(table, ids):
+        return jnp.take(table, ids, axis=0, mode="clip")
+
+    def gradient(ids, upstream):
+        order = jnp.argsort(ids)
+        rows = jnp.take(upstream, order, axis=0).astype("float32")
+        total = jax.ops.segment_sum(rows, jnp.take(ids, order), table.shape[0], indices_are_sorted=True)
+        return total.astype(table.dtype), None
+
+    take.defvjp(lambda table, ids: (take(table, ids), ids), gradient)
+    return take(table, ids.reshape(-1)).reshape(*ids.shape, table.shape[1])
+
+
+def crossentropy(labels, logits, smoothing=0.0):
+    """Reads the logits once, and holds no second copy of them in float32."""
+    labels, logits = ops.cast(labels, "int32"), ops.convert_to_tensor(logits)
+    share = smoothing / logits.shape[-1]
+
+    def forwards(logits):
+        wide = logits.astype("float32")
+        highest = jnp.max(wide, axis=-1, keepdims=True)
+        lowered = wide - highest  # both sums below read it, in one pass
+        log_total = jnp.log(jnp.sum(jnp.exp(lowered), axis=-1))
+        chosen = jnp.take_along_axis(wide, labels[..., None], axis=-1) - highest
+        losses = log_total - (1 - smoothing) * chosen[..., 0]
+        if smoothing:
+            losses = losses - smoothing * jnp.mean(lowered, axis=-1)
+        return losses, (logits, highest[..., 0] + log_total)
+
+    def gradient(saved, upstream):
+        logits, normalizer = saved
+        wanted = jnp.where(jnp.arange(logits.shape[-1]) == labels[..., None], 1 - smoothing + share, share)
+        slope = jnp.exp(logits.astype("float32") - normalizer[..., None]) - wanted
+        return ((slope * upstream[..., None]).astype(logits.dtype),)
+
+    losses = jax.custom_vjp(lambda logits: forwards(logits)[0])
+    losses.defvjp(forwards, gradient)
+    return losses(logits)
+
+
+def attention(q, k, v, key_mask=None, causal=False):
+    """By cuDNN on GPUs; XLA on CPUs cannot multiply float16 matrices."""
+    if key_mask is not None and jax.default_backend() == "gpu":
+        return _cudnn_attention(q, k, v, key_mask, causal)
+    if jax.default_backend() == "cpu" and q.dtype == "float16":
+        return plain.attention(q, k, v, key_mask, causal)
+    return plain.keras_attention(q, k, v, key_mask, causal)
+
+
+short_attention = attention
+
+
+def _cudnn_attention(q, k, v, key_mask, causal):
+    """cuDNN takes the number of keys instead of a mask, so tokens move to the front and padding to the end."""
+
+    def gather(x, order):
+        return jnp.take_along_axis(x, order[:, :, None, None], axis=1, mode="promise_in_bounds")
+
+    # JAX differentiates a gather into a scatter-add, which is slow on GPUs; a permutation only needs its inverse.
+    permute = jax.custom_vjp(lambda x, order, inverse: gather(x, order))
+    permute.defvjp(
+        lambda x, order, inverse: (gather(x, order), inverse), lambda inverse, g: (gather(g, inverse), None, None)
+    )
+
+    order = jnp.argsort(~key_mask, axis=1, stable=True)
+    inverse = jnp.argsort(order, axis=1)
+    keys, values = permute(k, order, inverse), permute(v, order, inverse)
+    queries = permute(q, order, inverse) if causal else q
+    lengths = key_mask.sum(axis=1, dtype="int32")
+    try:
+        context = jax.nn.dot_product_attention(
+            queries,
+            keys,
+            values,
+            is_causal=causal,
+            key_value_seq_lengths=jnp.maximum(lengths, 1),
+            implementation="cudnn",
+        )
+    except (NotImplementedError, RuntimeError):  # cuDNN is missing, or does not support this dtype, length or head_dim
+        return plain.attention(q, k, v, key_mask, causal)
+    if causal:
+        context = permute(context, inverse, order)
+    return jnp.where(lengths[:, None, None, None] > 0, context, 0)
+
+
+def random_bits(shape, seed_generator):
+    """The places of the values, mixed twice with keys made from the seed.
+
+    XLA computes this inside the kernel that drops the values, forwards and backwards. The numbers of JAX' generators
+    it writes to memory and reads again, which takes a fifth of the time of a training step on a GPU.
+    """
+    first, second = mixed_keys(*seed_generator.next().astype("uint32"))
+    places = jnp.zeros(shape, "uint32")
+    for axis, size in enumerate(shape):
+        places = places * np.uint32(size) + lax.broadcasted_iota("uint32", shape, axis)
+    # Without the second `places`, keys that differ in `first` alone would give the same numbers in another order.
+    mixed = _mix(_mix(places ^ first) + places + second)
+    return (mixed >> np.uint32(16)).astype("uint16")
+
+
+def mixed_keys(seed, counter):
+    """Two keys from the seed of a layer and its count of calls: a Feistel network, so no two pairs give the same keys.
+
+    Used as they are, seeds that are close to each other would only exchange places.
+    """
+    seed = seed + _mix(counter)
+    counter = counter ^ _mix(seed)
+    return seed + _mix(counter), counter
+
+
+def _mix(x):
+    """MurmurHash3's last step, a bijection in which each bit of `x` changes about half of the bits."""
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return x ^ (x >> np.uint32(16))
+
+
+def to_numpy(variables):
+    """All variables are on their way from the device at the same time."""
+    for variable in variables:
+        for shard in variable.value.addressable_shards:
+            shard.data.copy_to_host_async()
+    return [_whole_array(variable.value) for variable in variables]
+
+
+def _whole_array(value):
+    """The array of a JAX value, of which other processes may hold copies, but no part that this one does not have."""
+    if value.is_fully_addressable or value.is_fully_replicated:
+        return ops.convert_to_numpy(value)
+    parts = [(shard.index, ops.convert_to_numpy(shard.data)) for shard in value.addressable_shards]
+    array = np.empty(value.shape, parts[0][1].dtype)
+    for index, part in parts:
+        array[index] = part
+    return array

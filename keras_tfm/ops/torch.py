@@ -1,0 +1,5 @@
+"""PyTorch: Keras' fused attention."""
+
+from keras_tfm.ops.plain import keras_attention
+
+attention = short_attention = keras_attention

@@ -1,0 +1,1 @@
+"""How a traced program computes the same elsewhere (XLA, SavedModel, LiteRT, ONNX), and on several devices."""

@@ -1,0 +1,68 @@
+"""Functions compiled for inference."""
+
+import contextlib
+import functools
+
+import keras
+
+from keras_tfm import ops
+from keras_tfm.runtimes.xla import XLA
+
+
+def uses_xla(jit_compile=True):
+    """Whether `compiled` hands a function to XLA."""
+    return keras.backend.backend() == "jax" or keras.backend.backend() == "tensorflow" and jit_compile
+
+
+def compiled(function, variables, locks=(), jit_compile=True):
+    """`function(array, size)` with one program for each shape and size, for inference; several threads may call it.
+
+    Args:
+        function, variables: a function and the variables that it uses; each call sees their current values.
+        locks: those of the models that own the variables, see `SequenceModel.running`; used on JAX.
+        jit_compile: whether XLA compiles the program on TensorFlow, or optimizes it on JAX: slow to start, faster
+            afterwards.
+    """
+    if uses_xla(jit_compile):
+        function = functools.partial(_run_for_xla, function)
+    if keras.backend.backend() == "jax":
+        return _JaxProgram(function, variables, locks, jit_compile)
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function, jit_compile=jit_compile, autograph=False)
+    return functools.partial(_without_gradients, function)  # Dynamo would take minutes to compile a search
+
+
+def _run_for_xla(function, *arguments):
+    with ops.using(XLA):
+        return function(*arguments)
+
+
+class _JaxProgram:
+    """A function compiled by JAX. Each call passes the current values of the variables."""
+
+    def __init__(self, function, variables, locks, optimize=True):
+        import jax
+
+        self.function, self.variables = function, variables
+        self.locks = sorted(locks, key=id)  # every thread takes them in the same order
+        quick = {"xla_backend_optimization_level": 0} if not optimize and jax.default_backend() == "cpu" else None
+        self.program = jax.jit(self._run, static_argnums=2, compiler_options=quick)
+
+    def _run(self, values, array, size):
+        with keras.StatelessScope(state_mapping=list(zip(self.variables, values, strict=True))):
+            return self.function(array, size)
+
+    def __call__(self, array, size):
+        with contextlib.ExitStack() as stack:
+            for lock in self.locks:
+                stack.enter_context(lock)
+            return self.program([variable.value for variable in self.variables], array, size)
+
+
+def _without_gradients(function, *arguments):
+    import torch
+
+    with torch.no_grad():
+        return function(*arguments)

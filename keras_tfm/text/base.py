@@ -1,0 +1,70 @@
+"""What all tokenizers share. Every tokenizer uses ids 0 to 3 for padding, start, end and unknown."""
+
+import re
+import warnings
+
+from keras_tfm.common.arguments import rate
+
+PAD, START, END, UNKNOWN = SPECIALS = range(4)
+# Where a `Translator` splits texts.
+SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])\s*")
+LINE_END = re.compile(r"\r?\n")
+
+
+class Tokenizer:
+    """What all tokenizers share. They also have:
+
+    vocab_size: the number of tokens.
+    pieces(text): the tokens of a string as text.
+    in_graph(): an object that tokenizes inside a TensorFlow graph, with the methods `tokenize` and `detokenize`.
+    save(folder), load(folder): write and read the files of the tokenizer; see `save_tokenizer` and `load_tokenizer`.
+    """
+
+    def encode(self, texts, sampling=0.0, seed=0):
+        """Converts strings to lists of ids.
+
+        Args:
+            texts: an iterable of strings.
+            sampling: segments texts randomly, for training (BPE and unigram only). For BPE, the share of merges that
+                are skipped (https://arxiv.org/abs/1910.13267); for unigram, the smoothing of its probabilities.
+            seed: seed of the random segmentation.
+        """
+        texts = list(clean(texts))
+        return self._sample(texts, sampling, seed) if rate("sampling", sampling) else self._encode(texts)
+
+    def decode(self, ids):
+        """Converts lists of ids to strings: each up to its first end token, without special tokens."""
+        texts = []
+        for row in ids:
+            row = [int(i) for i in row]
+            row = row[: row.index(END)] if END in row else row
+            texts.append(self._decode([i for i in row if i == UNKNOWN or i >= len(SPECIALS)]))
+        return texts
+
+    def names(self):
+        """Names of the tokens with ids 4, 5, …: pieces, or ids of tokenizers without pieces."""
+        return list(map(str, range(len(SPECIALS), self.vocab_size)))
+
+    def _sample(self, texts, sampling, seed):
+        name = type(self).__name__
+        raise ValueError(f"`sampling` must be 0 except for BPE and unigram. Received: {sampling=} for a {name}")
+
+
+def longest_translation(length):
+    """Returns the maximum length of a translation for a source of this length; both count the end token."""
+    return 2 * length + 16
+
+
+def truncated(ids, length, text, stacklevel):
+    """Returns the first `length` of the ids of a text. Warns if there are more, with the `stacklevel` of `warnings`."""
+    if len(ids) > length:
+        message = f"{len(ids) - length} of {len(ids)} tokens were cut off: {text[:40]!r} …"
+        warnings.warn(message, stacklevel=stacklevel)
+    return ids[:length]
+
+
+def clean(texts):
+    """Replaces what UTF-8 cannot encode by "?"."""
+    if isinstance(texts, str):
+        raise ValueError(f"`texts` must be a list of strings. Received: texts={texts[:80]!r}")
+    return (text.encode("utf-8", "replace").decode() for text in texts)

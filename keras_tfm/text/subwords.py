@@ -1,0 +1,105 @@
+"""Subwords, characters and words, by SentencePiece."""
+
+import concurrent.futures
+import io
+
+from keras_tfm.common import extras, files
+from keras_tfm.common.arguments import one_of, positive
+from keras_tfm.text.base import END, PAD, SPECIALS, START, UNKNOWN, Tokenizer, clean
+from keras_tfm.text.byte import ByteTokenizer
+
+COMMON = dict(pad_id=PAD, bos_id=START, eos_id=END, unk_id=UNKNOWN, normalization_rule_name="identity", minloglevel=2)
+COMMON |= dict(character_coverage=1.0, input_sentence_size=1_000_000, shuffle_input_sentence=True)
+# Kind → options for SentencePiece. Nothing is normalised, and unseen characters are spelled as bytes, so text survives
+# the round trip unchanged. Only "word" has no such fallback: unseen words become unknown.
+LOSSLESS = {"add_dummy_prefix": False, "byte_fallback": True, "remove_extra_whitespaces": False}
+KINDS = {
+    "bpe": LOSSLESS,  # https://arxiv.org/abs/1508.07909
+    "unigram": LOSSLESS,  # https://arxiv.org/abs/1804.10959
+    "char": LOSSLESS,
+    "word": {"remove_extra_whitespaces": True},  # a word has the same id wherever it stands
+    "bytes": None,  # needs no training
+}
+
+
+def train_tokenizer(texts, kind="bpe", vocab_size=8000, **options):
+    """Trains a tokenizer on text: a `SentencePieceTokenizer`, or a `ByteTokenizer` for "bytes".
+
+    Args:
+        texts: an iterable of strings. SentencePiece uses a random sample of at most a million.
+        kind: "bpe", "unigram" (subwords), "char", "word" or "bytes" (https://arxiv.org/abs/2105.13626).
+        vocab_size: maximum number of tokens, including the special tokens and, except for "word", the 256 bytes.
+        **options: any other option of the SentencePiece trainer.
+
+    All kinds but "word" are lossless, with one exception: "▁" (U+2581), which SentencePiece uses for spaces, comes back
+    as a space. Every tokenizer reads lone surrogates, which are not valid text, as "?".
+
+    >>> tokenizer = train_tokenizer(["the cat sat on the mat", "a cat and a dog"] * 50, vocab_size=300)
+    >>> tokenizer.decode(tokenizer.encode(["the dog sat", "żółw"]))
+    ['the dog sat', 'żółw']
+    """
+    if one_of("kind", kind, KINDS) == "bytes":
+        return ByteTokenizer()
+    positive("vocab_size", vocab_size)
+    model = io.BytesIO()
+    settings = {"model_type": kind, "vocab_size": vocab_size, "hard_vocab_limit": False}
+    settings |= {**COMMON, **KINDS[kind], **options}
+    trainer = extras.load("sentencepiece").SentencePieceTrainer
+    try:
+        trainer.train(sentence_iterator=clean(texts), model_writer=model, **settings)
+    except RuntimeError as error:
+        raise ValueError(
+            "`texts` must not be empty, `vocab_size` must be large enough for all their characters, and `options` must "
+            f"be options of SentencePiece. Received: {vocab_size=}, {options=}; SentencePiece's error: {error}"
+        ) from error
+    return SentencePieceTokenizer(model.getvalue())
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """Splits text into subwords, characters or words with a SentencePiece model.
+
+    Args:
+        model: the bytes of the model, whose ids 0 to 3 must be padding, start, end and unknown.
+
+    >>> tokenizer = train_tokenizer(["a b c d"], kind="char", vocab_size=300)
+    >>> tokenizer.decode(tokenizer.encode(["d c", ""]))
+    ['d c', '']
+    """
+
+    def __init__(self, model):
+        self.model = model
+        self.processor = extras.load("sentencepiece").SentencePieceProcessor(model_proto=model)
+        specials = tuple(getattr(self.processor, name)() for name in ("pad_id", "bos_id", "eos_id", "unk_id"))
+        if specials != tuple(SPECIALS):
+            rule = "`model` must use ids 0 to 3 for padding, start, end and unknown."
+            raise ValueError(f"{rule} Received: a model that uses {specials}")
+        self.vocab_size = self.processor.vocab_size()
+        self._encode, self._decode = self.processor.encode, self.processor.decode
+
+    def _sample(self, texts, sampling, seed):
+        # SentencePiece seeds one generator per thread, when it first samples: only a new thread takes a new seed.
+        extras.load("sentencepiece").set_random_generator_seed(seed % 2**32)
+        with concurrent.futures.ThreadPoolExecutor(1) as thread:
+            options = {"enable_sampling": True, "alpha": sampling, "nbest_size": -1, "num_threads": 1}
+            try:
+                return thread.submit(self.processor.encode, texts, **options).result()
+            except RuntimeError:  # characters and words
+                return super()._sample(texts, sampling, seed)
+
+    def pieces(self, text):
+        return self.processor.encode(*clean([text]), out_type=str)
+
+    def names(self):
+        return [self.processor.id_to_piece(number) for number in range(len(SPECIALS), self.vocab_size)]
+
+    def in_graph(self):
+        """Set seeds before calling this: `keras.utils.set_random_seed` makes TensorFlow forget existing tokenizers."""
+        return extras.load("tensorflow_text").SentencepieceTokenizer(self.model)
+
+    def save(self, folder):
+        (folder / "sentencepiece.model").write_bytes(self.model)
+
+    @classmethod
+    def load(cls, folder):
+        with files.reading(folder / "sentencepiece.model"):
+            return cls(files.read_bytes(folder / "sentencepiece.model"))

@@ -1,0 +1,305 @@
+"""From pairs of texts to a trained translator, in the folder of a run."""
+
+import contextlib
+import dataclasses
+import itertools
+import math
+import pathlib
+
+import keras
+
+from keras_tfm import artifacts, data, plots, text
+from keras_tfm.common import files
+from keras_tfm.common.arguments import check
+from keras_tfm.common.progress import redraws
+from keras_tfm.data.batches import BucketedBatches, PackedBatches
+from keras_tfm.models import loading
+from keras_tfm.models.builders import BUILDERS
+from keras_tfm.models.sizes import MODELS
+from keras_tfm.runtimes import devices, machine
+from keras_tfm.training import callbacks, evaluation, losses, runs
+from keras_tfm.training.options import CHANGEABLE, resolve
+from keras_tfm.translator import Translator
+
+# Options that a run chooses once, if they are None, and keeps when another machine resumes it.
+CHOSEN = ("batch_tokens", "num_shapes", "steps", "steps_per_epoch", "learning_rate", "warmup_steps")
+# (limit, value) pairs, of which the first limit above a number decides: number of pairs → vocabulary size; number of
+# target tokens → tokens per batch on a CPU and on an accelerator; number of target tokens → passes over the texts.
+VOCAB_SIZES = (100_000, 8000), (1_000_000, 16_000), (math.inf, 32_000)
+BATCH_TOKENS = (1_000_000, (1024, 4096)), (20_000_000, (2048, 8192)), (math.inf, (4096, 16_384))
+PASSES = (1_000_000, 30), (10_000_000, 15), (100_000_000, 8), (math.inf, 4)
+MOST_STEPS = 1000  # between two checkpoints
+KEEP = 10  # checkpoints
+FINETUNE_LEARNING_RATE_SCALE = (
+    0.1  # learning rate of a model that has been trained before, as a share of that of a new one
+)
+CPU_HINT = (
+    'Training will be slow on this CPU. The recipe "quick" trains a smaller model, and fewer `steps` take less time. '
+    "Ctrl-C saves the run at any time, and its model can be used."
+)
+
+
+def train(pairs, folder, recipe="default", valid=None, say=print, **changes):
+    """Trains a translator in a folder, or resumes the run that was interrupted there.
+
+    Args:
+        pairs: (source, target) strings to train on: a list, `keras_tfm.data.ParallelFiles`, or anything else that can
+            be iterated over several times.
+        folder: the folder of the run, which is created if it does not exist.
+        recipe: a key of `keras_tfm.training.RECIPES`, or a `keras_tfm.Recipe`.
+        valid: pairs to validate on after each epoch, or None.
+        say: function that receives each progress message.
+        **changes: options of `Recipe` that replace those of the recipe.
+
+    Returns:
+        `keras_tfm.Translator` of the trained model.
+
+    Ctrl-C and SIGTERM save the run and raise `keras_tfm.training.Interrupted`. The same call resumes it; other texts,
+    or options that would make it another run, are refused.
+
+    >>> import tempfile
+    >>> from keras_tfm.data import tasks
+    >>> sizes = {"num_layers": 1, "model_dim": 16, "num_heads": 2, "ff_dim": 32, "max_length": 32}
+    >>> quick = {"tokenizer": "char", "steps": 4, "batch_tokens": 512, "num_shapes": 1, "verbose": 0}
+    >>> lines = []
+    >>> translator = train(tasks.reverse(200), tempfile.mkdtemp(), say=lines.append, **sizes, **quick)
+    >>> print(type(translator).__name__, lines[-1][:5])
+    Translator wrote
+    """
+    paths, recipe = artifacts.Run(folder), resolve(recipe, **changes)
+    check_arguments(pairs, paths.folder, valid, recipe)
+    devices.join_processes()
+    if not devices.is_main_process():
+        say, recipe = (lambda message: None), dataclasses.replace(recipe, verbose=0)
+    with files.locked(paths.folder) if devices.is_main_process() else contextlib.nullcontext():
+        keras.utils.set_random_seed(recipe.seed)
+        with devices.main_process_first():
+            texts = data.fingerprint(pairs)
+            resolved = dataclasses.replace(recipe, **earlier_choices(paths, recipe, texts))
+            start = Translator.load(resolved.start_from) if resolved.start_from else None
+            tokenizers = start.tokenizers if start else make_tokenizers(paths, pairs, texts, resolved)
+            if paths.exists():
+                artifacts.check_tokenizers(paths, tokenizers)
+            artifacts.write_tokenizers(paths.folder, tokenizers)
+            encoded, valid_encoded = encode(paths, pairs, valid, tokenizers, resolved)
+        with devices.distributed(resolved.devices, resolved.model_parallel):
+            resolved = resolve_batches(resolved, encoded[0], machine.current())
+            batches = make_batches(encoded, resolved, copies=2 if resolved.r_drop else 1)
+            valid_batches = make_validation_batches(valid_encoded, resolved, machine.current()) if valid else None
+            resolved = resolve_schedule(resolved, len(batches), encoded[0], start)
+            model = copy_model(start, resolved) if start else new_model(resolved, tokenizers)
+            compile_model(model, resolved, machine.current())
+            stop = keras.callbacks.EarlyStopping("val_loss", patience=resolved.patience) if resolved.patience else None
+            run = runs.TrainingRun(folder, max(KEEP, resolved.average), stop, resolved.save_minutes)
+            reports = reporting(run, Translator(model, *tokenizers, beams=1), batches, valid, resolved, say)
+            check_average(folder, resolved)
+            if devices.is_main_process():  # only now, when all options have been checked
+                write_config(paths, recipe, resolved, texts, model, tokenizers)
+            say(announcement(model, batches, resolved, loading.saved_step(folder)))
+            # Keras would redraw its bar in a log file, too
+            verbose = resolved.verbose if redraws() else 2 * bool(resolved.verbose)
+            fitting = {"validation_data": valid_batches, "verbose": verbose, "callbacks": reports}
+            run.fit(model, batches, resolved.steps // resolved.steps_per_epoch, resolved.steps_per_epoch, **fitting)
+        with devices.main_process_first():
+            if devices.is_main_process():
+                # again, in case they were deleted or replaced in the meantime
+                artifacts.write_tokenizers(paths.folder, tokenizers)
+                say(write_result(paths, resolved.average, run.history))
+    return Translator(loading.load_keras(paths.model), *tokenizers)
+
+
+def write_result(run, average, history):
+    """Writes the model of a finished run and its learning curve; returns what to say about it."""
+    _, what = loading.finish(run.folder, average)
+    said = f"wrote {run.model}: {what}"
+    try:
+        with files.atomic_write(run.learning_curve) as new:
+            plots.learning_curve(history, new)
+        return f"{said}\nwrote {run.learning_curve} and {run.metrics}"
+    except ImportError as error:
+        return f"{said}\nno learning curve: {error}"
+
+
+def check_arguments(pairs, folder, valid, recipe):
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"`folder` must be a folder. Received: {folder}, a file")
+    exists = recipe.start_from is None or pathlib.Path(recipe.start_from).is_dir()
+    check(
+        "start_from", recipe.start_from, exists, "the folder of a translator; `keras-tfm import` makes one of OPUS-MT's"
+    )
+    for name, texts in {"pairs": pairs, "valid": valid}.items():
+        if texts is not None and iter(texts) is texts:
+            check(name, texts, False, "a list, or anything else that can be iterated over several times")
+        if texts is not None and next(iter(texts), None) is None:
+            raise ValueError(f"`{name}` must not be empty. Received: no pairs")
+    for name in ("patience", "bleu"):
+        if getattr(recipe, name) and valid is None:
+            raise ValueError(f"`{name}` requires texts to validate on: `valid` must be given. Received: valid=None")
+
+
+def earlier_choices(run, recipe, texts):
+    """What the run in a folder has chosen for options that are None; refuses another run's options or texts."""
+    if not run.exists():
+        return {}
+    config, now = run.read_config(), dataclasses.asdict(recipe)
+    before = dataclasses.asdict(resolve("default")) | config["options"]
+    changed = {name for name in now if before[name] != now[name]} - CHANGEABLE
+    if config["texts"] != texts:
+        changed.add("texts to train on")
+    if changed:
+        raise ValueError(
+            "`folder` must be a new folder, or that of a run with the same texts and options. "
+            f"Received: {run.folder}, a run with other {', '.join(sorted(changed))}"
+        )
+    kept = {*CHOSEN} - {"steps"} if before["passes"] != now["passes"] else CHOSEN
+    return {name: config[name] for name in kept if now[name] is None}
+
+
+def check_average(folder, recipe):
+    """Refuses to average more checkpoints than there can be."""
+    epochs, epoch = recipe.steps // recipe.steps_per_epoch, loading.saved_step(folder) // recipe.steps_per_epoch
+    most = len(loading.checkpoints(folder)) + max(epochs - epoch, 0)
+    rule = f"at most {most}, the number of checkpoints that this run has kept or has yet to write, one per epoch"
+    check("average", recipe.average, recipe.average <= most, rule)
+
+
+def make_tokenizers(run, pairs, texts, recipe):
+    """The tokenizers of a run; learned from its texts, unless that was done before."""
+    size = recipe.vocab_size or _below(VOCAB_SIZES, sum(1 for _ in pairs))
+    folders = run.tokenizers(recipe.separate)
+    wanted = {"kind": recipe.tokenizer, "vocab_size": size, "texts": texts, "names": [path.name for path in folders]}
+    there = run.tokenizer_options.exists() and all(map(text.is_tokenizer, folders))
+    if not there or files.read_json(run.tokenizer_options) != wanted:
+        for side, folder in enumerate(folders):
+            sentences = (line for pair in pairs for line in (pair[side : side + 1] if recipe.separate else pair))
+            text.save_tokenizer(text.train_tokenizer(sentences, recipe.tokenizer, size), folder)
+        files.write_json(run.tokenizer_options, wanted)
+    return [text.load_tokenizer(folder) for folder in folders]
+
+
+def new_model(recipe, tokenizers):
+    """A model with new weights."""
+    sizes = dict(zip(("vocab_size", "target_vocab_size"), [each.vocab_size for each in tokenizers], strict=False))
+    return BUILDERS[recipe.model](preset=recipe.preset, dtype=recipe.precision, **sizes, **recipe.model_options)
+
+
+def copy_model(translator, recipe):
+    """A model with the weights of a translator, and with the recipe's precision and dropout rates, if it has such."""
+    check("start_from", recipe.start_from, len(translator.models) == 1, "a translator with one model")
+    (model,) = translator.models
+    rates = {name: getattr(recipe, name) for name in ("dropout", "attention_dropout")}
+    given = {name: rate for name, rate in rates.items() if rate is not None}
+    copy = type(model)(**model.arguments | given | {"dtype": recipe.precision})
+    copy.set_weights(model.get_weights())
+    return copy
+
+
+def encode(run, pairs, valid, tokenizers, recipe):
+    """Token files of the texts to train on, several with subword sampling, and of those to validate on."""
+    settings = {"max_length": recipe.max_length - 1, "verbose": recipe.verbose}
+    encoded = []
+    for n in range(recipe.samples if recipe.sampling else 1):
+        sampling = {"sampling": recipe.sampling, "seed": recipe.seed + n}
+        encoded.append(data.encode_pairs(pairs, run.train_data(n), *tokenizers, **sampling, **settings))
+    return encoded, None if valid is None else data.encode_pairs(valid, run.valid_data, *tokenizers, **settings)
+
+
+def resolve_batches(recipe, encoded, machine):
+    """The recipe, with a batch size and shapes that suit the texts and the machine."""
+    size = _below(BATCH_TOKENS, len(encoded.targets.tokens))[machine.accelerated]
+    chosen = {"batch_tokens": max(size, recipe.max_length), "num_shapes": machine.shapes}
+    return dataclasses.replace(recipe, **{name: getattr(recipe, name) or chosen[name] for name in chosen})
+
+
+def resolve_schedule(recipe, steps_per_pass, encoded, start=None):
+    """The recipe, with steps in whole epochs, and a learning rate, that suit the texts and the model."""
+    steps = recipe.steps or steps_per_pass * (recipe.passes or _below(PASSES, len(encoded.targets.tokens)))
+    epochs = -(-steps // (recipe.steps_per_epoch or min(steps_per_pass, MOST_STEPS)))
+    per_epoch = min(recipe.steps_per_epoch or -(-steps // epochs), steps)
+    width = recipe.model_dim or MODELS[recipe.model].presets[recipe.preset]["model_dim"]
+    width, share = (
+        (width, 1) if start is None else (start.models[0].arguments["model_dim"], FINETUNE_LEARNING_RATE_SCALE)
+    )
+    chosen = {"learning_rate": recipe.learning_rate or share * (width * 2000) ** -0.5}
+    chosen |= {"warmup_steps": recipe.warmup_steps or default_warmup(steps)}
+    chosen |= {"steps_per_epoch": per_epoch, "steps": epochs * per_epoch}
+    return dataclasses.replace(recipe, **chosen)
+
+
+def default_warmup(steps):
+    """Steps until the peak: a tenth of all, but at least 100 (or a quarter of a run that is shorter than 400 steps)."""
+    return max(1, min(4000, max(steps // 10, min(100, steps // 4))))
+
+
+def make_batches(encoded, recipe, **options):
+    """Batches of token files."""
+    options |= {"batch_tokens": recipe.batch_tokens, "seed": recipe.seed}
+    if recipe.packed:
+        return PackedBatches(encoded, length=recipe.max_length, **options)
+    return BucketedBatches(encoded, num_shapes=recipe.num_shapes, **options)
+
+
+def make_validation_batches(encoded, recipe, machine):
+    """Batches to validate on, of one shape on an accelerator, where padding costs less than compiling another one."""
+    one_shape = {"num_shapes": 1} if machine.accelerated else {}
+    return make_batches(encoded, dataclasses.replace(recipe, **one_shape), shuffle=False)
+
+
+def compile_model(model, recipe, machine):
+    """Compiles with the paper's optimizer, a smoothed loss, and metrics that ignore padding."""
+    rate = losses.SCHEDULES[recipe.schedule](recipe.learning_rate, recipe.warmup_steps, recipe.steps)
+    options = {"beta_1": 0.9, "beta_2": 0.98, "epsilon": 1e-9, "clipnorm": recipe.clipnorm}
+    options |= {"use_ema": bool(recipe.ema), "ema_momentum": recipe.ema or 0.99}
+    options |= {"gradient_accumulation_steps": recipe.accumulate if recipe.accumulate > 1 else None}
+    loss = losses.SmoothedCrossentropy(recipe.smoothing, recipe.r_drop)
+    metrics = [losses.TokenAccuracy(), losses.Perplexity()]
+    jit_compile = machine.jit_compile if recipe.jit_compile is None else recipe.jit_compile
+    model.compile(keras.optimizers.Adam(rate, **options), loss, metrics=metrics, jit_compile=jit_compile)
+
+
+def reporting(run, translator, batches, valid, recipe, say):
+    """Callbacks that report how training is going."""
+    reports = [keras.callbacks.SwapEMAWeights()] if recipe.ema else []
+    reports.append(callbacks.TokensPerSecond(batches.mean_tokens()))
+    if recipe.verbose:
+        reports.append(callbacks.TimeEstimate(run, recipe.steps, "" if machine.current().accelerated else CPU_HINT))
+    if recipe.bleu:
+        sources, references = zip(*itertools.islice(valid, recipe.bleu), strict=True)
+        reports.append(evaluation.TranslationScores(translator, sources, references))
+    if not devices.is_main_process():
+        return reports
+    try:
+        reports.append(callbacks.TensorBoardScalars(run.files.tensorboard))
+    except ImportError as error:
+        say(f"no events for TensorBoard: {error}")
+    return reports
+
+
+def write_config(run, recipe, resolved, texts, model, tokenizers):
+    """Writes config.json: the options as given, what was chosen for them, and what the model is made from."""
+    config = {"options": dataclasses.asdict(recipe), "texts": texts, "model": loading.model_config(model)}
+    config |= {"tokenizers": [text.fingerprint(tokenizer) for tokenizer in tokenizers]}
+    config |= {name: getattr(resolved, name) for name in ("average", *CHOSEN)}
+    files.write_json(run.config, config)
+
+
+def announcement(model, batches, recipe, step):
+    """What is going to be trained, and what was trained before."""
+    progress = f"saving every {recipe.save_minutes:g} minutes; after an interruption, the same command or call resumes"
+    if step:
+        progress = f"resuming after step {step:,} of {recipe.steps:,}"
+    if step >= recipe.steps:
+        progress = f"already trained for {recipe.steps:,} steps"
+    if recipe.model_parallel > 1:
+        share = f"{devices.divided_share(model):.0%} of the weights"
+        progress = f"{recipe.model_parallel} devices share {share}, and each holds the rest\n{progress}"
+    return (
+        f"{keras.backend.backend()}, {model.count_params():,} parameters, {recipe.steps:,} steps of up to "
+        f"{recipe.batch_tokens:,} tokens in {len(batches.shapes)} shape{'s' * (len(batches.shapes) > 1)}, "
+        f"{recipe.steps / len(batches):.1f} passes over the texts\n{progress}"
+    )
+
+
+def _below(rules, number):
+    """The value of the first limit that a number is below."""
+    return next(value for limit, value in rules if number < limit)

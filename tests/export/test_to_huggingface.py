@@ -1,0 +1,50 @@
+import numpy as np
+import pytest
+from test_marian import TEXTS, write
+
+from keras_tfm import Translator, models, text
+from keras_tfm.export import runners
+
+
+@pytest.mark.slow
+def test_what_is_exported_is_imported_again(tmp_path):
+    write(tmp_path / "given", scale_embedding=True)
+    search = {"max_length": 32, "min_length": 2, "no_repeat_ngram": 3, "forbidden": (3, 9), "thorough": True}
+    translator = Translator.from_marian(tmp_path / "given", **search)
+    verdict = translator.export(tmp_path / "exported", format="huggingface", compare_on=TEXTS[:3])
+    assert verdict.same == 3
+    again = Translator.from_marian(tmp_path / "exported")
+    assert again.settings == translator.settings
+    for before, after in zip(translator.models[0].weights, again.models[0].weights, strict=True):
+        assert np.array_equal(*(np.array(each)[1:] if "embedding" in each.path else each for each in (before, after)))
+    with pytest.raises(ValueError, match=r"in the format of Hugging Face, which `keras-tfm import` or"):
+        runners.load(tmp_path / "exported")
+
+
+def test_a_model_that_marian_cannot_hold_is_refused(tmp_path):
+    tokenizer = text.train_tokenizer(TEXTS[:3] * 20, "bpe", 290)
+    sizes = {"num_layers": 1, "model_dim": 8, "num_heads": 2, "ff_dim": 8}
+    for model, message in (
+        (
+            models.transformer(tokenizer.vocab_size, norm_first=True, **sizes),
+            r"`norm_first` must be one of \[False\] in a model that Marian can hold.*=True; choose another format",
+        ),
+        (models.transformer(tokenizer.vocab_size, positions="rotary", **sizes), "`positions` must be one of"),
+        (models.conv(tokenizer.vocab_size, num_layers=1, model_dim=8), "a model that Marian can hold, which knows no"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Translator(model, tokenizer).export(tmp_path / "out", format="huggingface")
+    model = models.transformer(text.ByteTokenizer.vocab_size, **sizes)
+    with pytest.raises(ValueError, match="`tokenizer` must be made by SentencePiece"):
+        Translator(model, text.ByteTokenizer()).export(tmp_path / "out", format="huggingface")
+
+
+def test_two_tables_of_one_vocabulary_stay_apart(tmp_path):
+    tokenizer = text.train_tokenizer(TEXTS[:3] * 20, "bpe", 290)
+    sizes = {"num_layers": 1, "model_dim": 8, "num_heads": 2, "ff_dim": 8}
+    model = models.transformer(tokenizer.vocab_size, target_vocab_size=tokenizer.vocab_size, **sizes)
+    Translator(model, tokenizer).export(tmp_path / "out", format="huggingface")
+    again = Translator.from_marian(tmp_path / "out").models[0]
+    for name in ("source_embedding", "target_embedding"):
+        before, after = (np.array(getattr(each, name).embeddings)[1:] for each in (model, again))
+        assert np.array_equal(before, after)
