@@ -45,7 +45,6 @@ SLOW_OFF_JAX = [] if BACKEND == "jax" else [pytest.mark.slow]  # trains; TensorF
 IN_TENSORFLOW = pytest.mark.skipif(BACKEND != "tensorflow", reason="graphs are exported by the TensorFlow backend")
 TRACED = pytest.mark.skipif(BACKEND == "torch", reason="PyTorch runs eagerly here, and so knows every value")
 
-HOURS = pytest.mark.hours
 # What `make test` runs on JAX after it has run everything on TensorFlow; `make test-slow` runs the rest.
 QUICK_ON_JAX = {f"test_{name}" for name in ("masks", "positions", "attention", "blocks", "stacks", "losses", "trainer")}
 
@@ -120,16 +119,16 @@ def covering(strength, *choices):
 
 
 def parametrize_all(names, *choices, group=False, strength=1):
-    """Parametrizes with all combinations of some choices.
+    """Parametrizes with combinations of some choices.
 
     `make test` runs a few in which every `strength` choices meet: by default each choice. `make test-slow` runs those
-    in which one choice more meets, so every pair, and `make test-hours` all others. A choice may be a dict, whose keys
-    are then the ids. With `group`, tests of the same combination share a worker.
+    in which one choice more meets, so every pair. A choice may be a dict, whose keys are then the ids. With `group`,
+    tests of the same combination share a worker.
     """
     cases, quick, slow = [], covering(strength, *choices), covering(strength + 1, *choices)
-    for values in itertools.product(*choices):
+    for values in dict.fromkeys(quick + slow):
         name = "-".join(map(str, values))
-        marks = [] if values in quick else [pytest.mark.slow] if values in slow else [HOURS]
+        marks = [] if values in quick else [pytest.mark.slow]
         marks += [pytest.mark.xdist_group(name)] * group
         values = [of[value] if isinstance(of, dict) else value for of, value in zip(choices, values, strict=True)]
         cases.append(pytest.param(*values, id=name, marks=marks))

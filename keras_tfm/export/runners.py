@@ -203,7 +203,7 @@ class ONNXTranslator(TokenRunner):
             lengths = np.arange(1, self._longest + 1, dtype="float32")
             base = {"length": lengths, "gnmt": (5 + lengths) / 6}[settings["penalty"]]
             self._divisors = base ** np.float32(settings["length_penalty"])
-            self._thorough = settings.get("thorough", True)  # as in files of earlier versions
+            self._thorough = settings["thorough"]
             self._shortest, self._ngram = int(settings["min_length"]), int(settings["no_repeat_ngram"])
             self._forbidden = [PAD, START, *map(int, settings["forbidden"])]
         options = runtime.SessionOptions()

@@ -25,7 +25,7 @@ OPTIONS = {
 }
 FREE = {"vocab_size", "target_vocab_size", "model_dim", "num_layers", "num_decoder_layers", "num_heads", "ff_dim"}
 FREE |= {"dropout", "attention_dropout", "max_length", "norm_first", "use_bias", "kernel_initializer"}
-FREE |= {"bias_initializer", "packed", "flat", "dtype", "name", "scaled_embeddings", "output_bias", "embedding_norm"}
+FREE |= {"bias_initializer", "packed", "dtype", "name", "scaled_embeddings", "output_bias", "embedding_norm"}
 
 NEVER = np.float32(-6e4)  # bias of the logit of a token that is never written; float16 can hold it
 

@@ -31,7 +31,7 @@ OPTIONS = {
 }
 FREE = {"vocab_size", "target_vocab_size", "model_dim", "num_layers", "num_decoder_layers", "num_heads", "ff_dim"}
 FREE |= {"dropout", "attention_dropout", "max_length", "tied_output", "scaled_embeddings", "output_bias", "packed"}
-FREE |= {"kernel_initializer", "bias_initializer", "flat", "dtype", "name"}
+FREE |= {"kernel_initializer", "bias_initializer", "dtype", "name"}
 END, UNKNOWN, PAD = range(3)  # ids in the files; all others follow in our order, and the decoder starts with padding
 
 

@@ -72,21 +72,12 @@ def embedded(layer, ids, padded):
     return layer(ids) if padded else without_mask(layer(ids))
 
 
-def applied(stack, flat, *inputs, **kwargs):
-    """Calls a stack of blocks as one layer of a functional model, or if `flat` as one layer per block."""
-    if not flat:
-        return stack(*inputs, **kwargs)
-    stack.build(*(x.shape for x in inputs))
-    return stack.call(*inputs, **kwargs)
-
-
 class EncoderDecoder(SequenceModel):
     """Maps ids `{"source": (batch, source length), "target": (batch, target length)}`, 0 is padding, to logits.
 
     Args:
         arguments: those of the subclass' constructor; this class reads `vocab_size`, `target_vocab_size`, `model_dim`,
-            `tied_output`, `dtype`, `name`, where there are such, `scaled_embeddings` and `output_bias`, and for files
-            of earlier versions `flat`.
+            `tied_output`, `dtype`, `name` and, where there are such, `scaled_embeddings` and `output_bias`.
         encoder: a layer from embeddings to the features that the decoder reads, the memory.
         decoder: a layer that is called as `TransformerDecoder` is, and has its methods `make_cache` and
             `memory_attentions`.
@@ -105,9 +96,8 @@ class EncoderDecoder(SequenceModel):
             embed = embedding(vocab_size, width, "source_embedding", dtype, **scaled)
             embed_target = embedding(target_vocab_size, width, "target_embedding", dtype, **output)
         inputs = {name: id_input(name) for name in ("source", "target")} | (inputs or {})
-        flat = arguments.get("flat")
-        memory = applied(encoder, flat, embed(inputs["source"]), **of_source or {})
-        x = applied(decoder, flat, embed_target(inputs["target"]), memory, **of_target or {})
+        memory = encoder(embed(inputs["source"]), **of_source or {})
+        x = decoder(embed_target(inputs["target"]), memory, **of_target or {})
         super().__init__(inputs, embed_target(x, reverse=True), arguments)
         self.source_embedding, self.target_embedding = embed, embed_target
         self.encoder, self.decoder = encoder, decoder

@@ -10,9 +10,6 @@ from keras_tfm import ops
 from keras_tfm.common.arguments import one_of
 from keras_tfm.runtimes import devices
 
-# Earlier versions saved the name of the function that built the model; the class is registered under its own name.
-BUILDERS = {"transformer": "Transformer", "encoder_classifier": "EncoderClassifier", "decoder_lm": "DecoderLM"}
-
 
 def only_tensors(value):
     """Whether a value is a dict of lists of tensors, of which Keras need not keep track."""
@@ -90,9 +87,6 @@ class SequenceModel(keras.Model):
     def from_config(cls, config, custom_objects=None):
         arguments = dict(config)
         metadata, quantization = arguments.pop("metadata", {}), arguments.pop("quantization", None)
-        if "builder" in arguments:  # saved by an earlier version
-            cls = keras.saving.get_registered_object(f"keras_tfm>{BUILDERS[arguments.pop('builder')]}")
-            arguments["flat"] = True
         model = cls(**arguments)
         model.metadata = metadata
         if quantization:  # before the weights are loaded, which are those of quantized layers

@@ -5,7 +5,7 @@ import keras
 from keras_tfm import ops
 from keras_tfm.common.arguments import one_of, positive
 from keras_tfm.layers import TransformerDecoder, TransformerEncoder, masks
-from keras_tfm.models.encoder_decoder import EncoderDecoder, applied, embedded, embedding, id_input
+from keras_tfm.models.encoder_decoder import EncoderDecoder, embedded, embedding, id_input
 from keras_tfm.models.sequence import SequenceModel
 from keras_tfm.models.sizes import sizes
 
@@ -28,7 +28,6 @@ class Transformer(EncoderDecoder):
         packed: whether each row may contain several pairs. The model then has four more inputs (batch, length):
             `source_segments`, `source_positions`, `target_segments`, `target_positions`.
         dtype, name: precision of all layers, by default Keras' global policy, and name of the model.
-        flat: whether the blocks are layers of the model itself, as in files of earlier versions.
         **options: options of `TransformerEncoder`, for encoder and decoder.
     """
 
@@ -44,13 +43,12 @@ class Transformer(EncoderDecoder):
         packed=False,
         dtype=None,
         name=None,
-        flat=False,
         **options,
     ):
         arguments = {"vocab_size": vocab_size, "target_vocab_size": target_vocab_size, "model_dim": model_dim}
         arguments |= {"num_decoder_layers": num_decoder_layers, "tied_output": tied_output, "packed": packed}
         arguments |= {"scaled_embeddings": scaled_embeddings, "output_bias": output_bias}
-        arguments |= {"dtype": dtype, "name": name or "transformer", "flat": flat, **options}
+        arguments |= {"dtype": dtype, "name": name or "transformer", **options}
         encoder = TransformerEncoder(**options, dtype=dtype, name="encoder")
         decoder_layers = {"num_layers": num_decoder_layers} if num_decoder_layers else {}
         decoder = TransformerDecoder(**options | decoder_layers, dtype=dtype, name="decoder")
@@ -75,17 +73,17 @@ class DecoderLM(SequenceModel):
     Args:
         vocab_size: number of tokens.
         tied_output: whether the logits are computed with the embeddings.
-        model_dim, dtype, name, flat: as for `Transformer`.
+        model_dim, dtype, name: as for `Transformer`.
         **options: options of `TransformerDecoder`.
     """
 
-    def __init__(self, vocab_size, tied_output=True, model_dim=512, dtype=None, name=None, flat=False, **options):
+    def __init__(self, vocab_size, tied_output=True, model_dim=512, dtype=None, name=None, **options):
         arguments = {"vocab_size": vocab_size, "tied_output": tied_output, "model_dim": model_dim}
-        arguments |= {"dtype": dtype, "name": name or "decoder_lm", "flat": flat, **options}
+        arguments |= {"dtype": dtype, "name": name or "decoder_lm", **options}
         decoder = TransformerDecoder(**options, dtype=dtype, name="decoder")
         embed = embedding(vocab_size, model_dim, "embedding", dtype, tied_output)
         target = id_input("target")
-        super().__init__(target, embed(applied(decoder, flat, embed(target)), reverse=True), arguments)
+        super().__init__(target, embed(decoder(embed(target)), reverse=True), arguments)
         self.target_embedding, self.decoder = embed, decoder
 
     def encode(self, ids, padded=True):
@@ -115,21 +113,19 @@ class EncoderClassifier(SequenceModel):
         vocab_size, num_classes: number of tokens and of classes.
         pooling: features of a text: the "mean" or "max" of those of its tokens, or those of the "first" token; zeros
             for a text without tokens.
-        model_dim, dtype, name, flat: as for `Transformer`.
+        model_dim, dtype, name: as for `Transformer`.
         **options: options of `TransformerEncoder`.
     """
 
-    def __init__(
-        self, vocab_size, num_classes, pooling="mean", model_dim=512, dtype=None, name=None, flat=False, **options
-    ):
+    def __init__(self, vocab_size, num_classes, pooling="mean", model_dim=512, dtype=None, name=None, **options):
         one_of("pooling", pooling, POOLINGS)
         arguments = {"vocab_size": vocab_size, "num_classes": num_classes, "pooling": pooling, "model_dim": model_dim}
-        arguments |= {"dtype": dtype, "name": name or "encoder_classifier", "flat": flat, **options}
+        arguments |= {"dtype": dtype, "name": name or "encoder_classifier", **options}
         encoder = TransformerEncoder(**options, dtype=dtype, name="encoder")
         embed = embedding(vocab_size, model_dim, "embedding", dtype)
         classes = keras.layers.Dense(positive("num_classes", num_classes), dtype="float32", name="classes")
         source = id_input("source")
-        text = pooled(pooling, applied(encoder, flat, embed(source)), source)
+        text = pooled(pooling, encoder(embed(source)), source)
         super().__init__(source, classes(text), arguments)
         self.source_embedding, self.encoder, self.classes = embed, encoder, classes
 

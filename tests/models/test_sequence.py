@@ -1,10 +1,9 @@
 import json
-import pathlib
 
 import keras
 import numpy as np
 import pytest
-from conftest import IN_TENSORFLOW, SLOW_OFF_TENSORFLOW, array, assert_close, once, run, spread
+from conftest import IN_TENSORFLOW, array, assert_close, once, run, spread
 from keras import ops
 from test_encoder_decoder import KINDS
 
@@ -114,47 +113,6 @@ def test_quantization_that_cannot_be_saved_is_refused():
         model.quantize("float8")
     with pytest.raises(ValueError, match="`filters` must be None"):
         model.quantize("int8", filters="decoder")
-
-
-EARLIER = (
-    pathlib.Path(__file__).parents[1] / "earlier"
-)  # one file per order of layers, written before stacks were layers
-
-
-def outputs(model, arrays):
-    names = [x.name for x in model.inputs]
-    inputs = {name: arrays[name] for name in names}
-    return model(inputs if len(names) > 1 else inputs[names[0]])
-
-
-def earlier_files():
-    slow = {"quantized": [pytest.mark.slow], "transformer": []}
-    for file in sorted(EARLIER.glob("*.keras")):
-        yield pytest.param(file, id=file.stem, marks=slow.get(file.stem, SLOW_OFF_TENSORFLOW))
-
-
-@pytest.mark.parametrize("file", list(earlier_files()))
-def test_files_of_earlier_versions_load_and_are_saved_again(file, tmp_path):
-    arrays = dict(np.load(EARLIER / "logits.npz"))
-    expected = arrays[file.stem]
-    model = loading.load_keras(file)
-    assert_close(run(outputs, model, arrays), expected)
-    assert model.metadata == {"made": file.stem}
-    model.save(tmp_path / "again.keras")
-    again = keras.models.load_model(tmp_path / "again.keras")
-    assert_close(run(outputs, again, arrays), expected)
-    assert type(again) is type(model) and again.get_config() == model.get_config()
-    if hasattr(model, "step"):
-        logits = run(lambda: again.step(arrays["target"][:1], 0, again.start(arrays["source"][:1], 5))[0])
-        assert_close(logits, expected[:1])
-
-
-def test_models_of_earlier_files_have_the_same_weights_as_new_ones():
-    model = keras.models.load_model(EARLIER / "every_layer_concat.keras")
-    new = type(model).from_config(model.get_config() | {"flat": False})
-    assert {w.path: w.shape for w in new.weights} == {w.path: w.shape for w in model.weights}
-    assert [layer.name for layer in new.layers] == ["source", "embedding", "target", "encoder", "decoder"]
-    assert len(model.layers) > len(new.layers)
 
 
 @pytest.mark.parametrize("builder", BUILDS)

@@ -182,9 +182,7 @@ def test_tokenizers_that_are_deleted_or_replaced_while_training_are_written_agai
 @once
 def test_a_run_without_its_own_tokenizer_is_not_finished_but_resumed(run, texts):
     shutil.rmtree(run / "tokenizer")
-    with pytest.raises(
-        SystemExit, match=r"tokenizer: is missing or incomplete; the same `keras-tfm train`"
-    ):
+    with pytest.raises(SystemExit, match=r"tokenizer: is missing or incomplete; the same `keras-tfm train`"):
         commands.run(["finish", str(run)])
     train(run, texts)  # learns the same tokenizer from the same texts
     assert Translator.load(run).origin == ""
