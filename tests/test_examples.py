@@ -14,7 +14,7 @@ import sys
 import pytest
 from conftest import BACKEND, once
 
-from keras_tfm.layers import attention
+from keras_tfm.layers import scores
 
 ROOT = pathlib.Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -157,11 +157,11 @@ def test_an_example_runs_at_a_small_size(name, tmp_path):
 @pytest.fixture
 def same_mixings(monkeypatch):
     """Takes back what lectures add to the table of mixings, and forgets the module that they share."""
-    before = dict(attention.MIXINGS)
+    before = dict(scores.MIXINGS)
     monkeypatch.syspath_prepend(EXAMPLES / "lectures")
     yield
-    attention.MIXINGS.clear()
-    attention.MIXINGS.update(before)
+    scores.MIXINGS.clear()
+    scores.MIXINGS.update(before)
     sys.modules.pop("lecture", None)
 
 

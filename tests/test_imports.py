@@ -13,7 +13,7 @@ import keras_tfm
 PACKAGE = pathlib.Path(keras_tfm.__file__).parent
 ORDER = ["registration", "common", "ops", "runtimes", "layers", "text", "data", "artifacts", "models", "decoding"]
 ORDER += ["convert", "export", "translator", "plots", "training", "serving", "cli"]
-LAYERS = ["masks", "positions", "attention", "blocks", "stacks"]
+LAYERS = ["masks", "positions", "scores", "attention", "blocks", "stacks"]
 
 
 def imported(file):

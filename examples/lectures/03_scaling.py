@@ -4,7 +4,7 @@ import numpy as np
 from keras import ops
 from lecture import Result, panels, run
 
-from keras_tfm.layers.attention import SCORES, soft
+from keras_tfm.layers.scores import SCORES, soft
 
 WIDTHS = (4, 16, 64, 256, 1024, 4096)
 QUERIES, KEYS = 200, 32

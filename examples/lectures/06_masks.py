@@ -6,7 +6,7 @@ from keras import ops
 from lecture import Result, fit, panels, run
 
 from keras_tfm.layers import TransformerEncoder, masks
-from keras_tfm.layers.attention import MIXINGS, attend, soft
+from keras_tfm.layers.scores import MIXINGS, attend, soft
 
 TOKENS, NEXT, LENGTH, WIDTH = 16, 4, 16, 32
 SEEN = np.array((4, 8, 12))  # numbers of tokens after which the next one is predicted

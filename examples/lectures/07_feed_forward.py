@@ -5,7 +5,7 @@ import numpy as np
 from lecture import Result, fit, panels, run
 
 from keras_tfm.layers import FeedForward, MultiHeadSelfAttention
-from keras_tfm.layers.attention import MIXINGS, soft
+from keras_tfm.layers.scores import MIXINGS, soft
 
 WIDTH, LENGTH, FILLERS, EPOCHS, BATCH = 32, 8, 8, 16, 128
 

@@ -8,7 +8,7 @@ from lecture import Result, panels, run
 
 from keras_tfm.common.progress import Progress
 from keras_tfm.layers import TransformerEncoder
-from keras_tfm.models.recurrent import RecurrentEncoder
+from keras_tfm.models.recurrent_layers import RecurrentEncoder
 
 TOKENS = 2048
 WIDTH, INNER, WINDOW = 64, 128, 16

@@ -6,7 +6,8 @@ __getattr__, __dir__, __all__ = lazy.attach(
     __name__,
     {
         "builders": ("BUILDERS",),
-        "convolutional": ("ByteNet", "ConvS2S", "bytenet", "conv"),
+        "byte_net": ("ByteNet", "bytenet"),
+        "conv_s2s": ("ConvS2S", "conv"),
         "encoder_decoder": (),
         "loading": ("average_checkpoints", "checkpoints", "load_model"),
         "recurrent": ("Recurrent", "gnmt", "rnn", "rnn_attention"),

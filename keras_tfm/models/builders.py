@@ -1,6 +1,7 @@
 """The names of `keras_tfm.models.sizes.MODELS`, and the functions that build them."""
 
-from keras_tfm.models.convolutional import bytenet, conv
+from keras_tfm.models.byte_net import bytenet
+from keras_tfm.models.conv_s2s import conv
 from keras_tfm.models.recurrent import gnmt, rnn, rnn_attention
 from keras_tfm.models.transformers import transformer
 

@@ -33,8 +33,9 @@ from keras_tfm.layers import (
     record_attention,
     self_attention,
 )
-from keras_tfm.layers.attention import HEADS, MIXINGS, hard, local_attention, soft
+from keras_tfm.layers.attention import HEADS
 from keras_tfm.layers.positions import SCHEMES
+from keras_tfm.layers.scores import MIXINGS, hard, local_attention, soft
 from keras_tfm.runtimes import programs
 
 BATCH, LENGTH, WIDTH = 2, 6, 16

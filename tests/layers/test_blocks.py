@@ -36,9 +36,10 @@ from keras_tfm.layers import (
     TransformerEncoder,
     TransformerEncoderBlock,
 )
-from keras_tfm.layers.attention import HEADS, MIXINGS
+from keras_tfm.layers.attention import HEADS
 from keras_tfm.layers.blocks import GATES, NORMS
 from keras_tfm.layers.positions import SCHEMES
+from keras_tfm.layers.scores import MIXINGS
 from keras_tfm.runtimes import programs
 
 X, MEMORY = normal(2, 5, 8), normal(2, 3, 6, seed=1)

@@ -5,7 +5,9 @@ from conftest import array, assert_close, normal, run, spread
 from keras import ops
 
 from keras_tfm import models
-from keras_tfm.models.convolutional import ByteNetDecoder, ConvDecoder, ConvEncoder, Convolution
+from keras_tfm.models.byte_net import ByteNetDecoder
+from keras_tfm.models.conv_s2s import ConvDecoder, ConvEncoder
+from keras_tfm.models.convolutional import Convolution
 
 X = normal(2, 7, 6)
 

@@ -5,7 +5,7 @@ from conftest import array, assert_close, normal, once, run, spread
 from keras import ops
 
 from keras_tfm import models
-from keras_tfm.models.recurrent import CELLS, DECODERS, BottleneckDecoder, LuongDecoder, RecurrentEncoder, read
+from keras_tfm.models.recurrent_layers import CELLS, DECODERS, BottleneckDecoder, LuongDecoder, RecurrentEncoder, read
 
 X = normal(2, 5, 6)
 HOLES = np.array([[True, False, True, True, False], [False, True, True, False, False]])

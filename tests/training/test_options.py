@@ -20,13 +20,13 @@ MODEL = {name: field for name, field in MODEL.items() if name not in ("model", "
 def parameters(model="transformer"):
     """Arguments of a kind of model and of its layers: name → default."""
     from keras_tfm import layers
-    from keras_tfm.models import ByteNet, ConvS2S, Recurrent, Transformer, convolutional
+    from keras_tfm.models import ByteNet, ConvS2S, Recurrent, Transformer, byte_net, conv_s2s
 
     attention = layers.MultiHeadAttention, layers.MultiHeadSelfAttention
     makers = {
         "transformer": (*attention, layers.TransformerEncoderBlock, layers.TransformerEncoder, Transformer),
-        "conv": (convolutional.ConvStack, ConvS2S),
-        "bytenet": (convolutional.ByteNetStack, ByteNet),
+        "conv": (conv_s2s.ConvStack, ConvS2S),
+        "bytenet": (byte_net.ByteNetStack, ByteNet),
     }.get(model, (Recurrent,))
     return {name: p.default for maker in makers for name, p in inspect.signature(maker).parameters.items()}
 
@@ -81,9 +81,10 @@ def test_defaults_in_help_texts_are_those_of_the_model():
 
 def test_words_are_those_of_the_layers():
     from keras_tfm.layers import SCORES
-    from keras_tfm.layers.attention import HEADS, MIXINGS
+    from keras_tfm.layers.attention import HEADS
     from keras_tfm.layers.blocks import GATES, NORMS
     from keras_tfm.layers.positions import ENCODINGS, SCHEMES
+    from keras_tfm.layers.scores import MIXINGS
 
     words = {"score": SCORES, "heads": HEADS, "mixing": MIXINGS, "norm": NORMS}
     words["positions"] = [*ENCODINGS, *(scheme for scheme in SCHEMES if scheme)]

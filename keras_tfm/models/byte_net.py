@@ -1,0 +1,175 @@
+"""ByteNet (https://arxiv.org/abs/1610.10099)."""
+
+import keras
+
+from keras_tfm import ops
+from keras_tfm.common.arguments import check, positive, rate
+from keras_tfm.layers import masks
+from keras_tfm.layers.blocks import NORMS
+from keras_tfm.layers.dropout import Dropout
+from keras_tfm.layers.masks import MaskedLayer
+from keras_tfm.models.convolutional import FARTHEST, Convolution, Convolutional, Decoder, Encoder, zero_padding
+from keras_tfm.models.sizes import sizes
+
+
+class ResidualConvolution(keras.layers.Layer):
+    """ByteNet's block: down to `units` channels, a dilated convolution, and up again, each after norm and ReLU."""
+
+    def __init__(self, units, kernel_size, dilation, dropout, **kwargs):
+        super().__init__(**kwargs)
+        self.units, policy = units, self.dtype_policy
+        self.norms = [NORMS["layer"](dtype=policy, name=f"norm_{number}") for number in range(3)]
+        self.down = keras.layers.Dense(units, dtype=policy, name="down")
+        self.convolution = Convolution(units, kernel_size, dilation, dtype=policy, name="convolution")
+        self.dropout = Dropout(dropout, dtype=policy)
+
+    def build(self, x_shape):
+        self.up = keras.layers.Dense(x_shape[-1], dtype=self.dtype_policy, name="up")
+        for layer in (self.norms[0], self.down):
+            layer.build(x_shape)
+        for layer in (*self.norms[1:], self.convolution, self.up):
+            layer.build((None, None, self.units))
+
+    def before(self, x):
+        """What the convolution reads."""
+        x = self.down(ops.relu(self.norms[0](x)))
+        return ops.relu(self.norms[1](x))
+
+    def finish(self, x, y):
+        """The new stream, for the stream `x` and the output `y` of the convolution."""
+        return x + self.dropout(self.up(ops.relu(self.norms[2](y))))
+
+
+class ByteNetStack(MaskedLayer):
+    """What encoder and decoder of ByteNet share: blocks whose dilation doubles from one to the next.
+
+    Args:
+        units: number of channels of the convolutions, in the paper half the width.
+        kernel_size: width of the convolutions.
+        num_layers: number of sets of blocks.
+        dilations: number of blocks in a set, with dilations 1, 2, 4, …
+        dropout: dropout rate of the embeddings and of the output of each block.
+    """
+
+    def __init__(self, units, kernel_size=3, num_layers=2, dilations=5, dropout=0.1, **kwargs):
+        super().__init__(**kwargs)
+        positive("units", units), positive("kernel_size", kernel_size), positive("num_layers", num_layers)
+        far = positive("dilations", dilations) > 16 or (kernel_size - 1) * 2**dilations > FARTHEST
+        check("dilations", dilations, not far, f"so few that the widest convolution spans {FARTHEST:,} tokens at most")
+        rates = [2**power for power in range(dilations)] * num_layers
+        self.blocks = [
+            ResidualConvolution(units, kernel_size, dilation, dropout, dtype=self.dtype_policy, name=f"block_{number}")
+            for number, dilation in enumerate(rates)
+        ]
+        self.dropout = Dropout(rate("dropout", dropout), dtype=self.dtype_policy)
+        self.norm = NORMS["layer"](dtype=self.dtype_policy, name="norm")
+
+    def build(self, x_shape):
+        for layer in (*self.blocks, self.norm):
+            layer.build(x_shape)
+
+
+@keras.saving.register_keras_serializable(package="keras_tfm")
+class ByteNetEncoder(Encoder, ByteNetStack):
+    """The encoder of ByteNet, (batch, length, features) and its mask → the same shape; arguments of `ByteNetStack`.
+
+    >>> print(ByteNetEncoder(units=4)(ops.ones((2, 3, 8))).shape)
+    (2, 3, 8)
+    """
+
+    def run(self, x, mask):
+        """The output for x whose tokens, where the mask is True, come before its padding."""
+        x = self.dropout(x)
+        for block in self.blocks:
+            x = block.finish(x, block.convolution.both_sides(zero_padding(block.before(x), mask)))
+        return self.norm(x)
+
+
+@keras.saving.register_keras_serializable(package="keras_tfm")
+class ByteNetDecoder(Decoder, ByteNetStack):
+    """The decoder of ByteNet, without attention: token `t` reads the memory at place `t`, and those before it.
+
+    The paper first stretches the memory to the length that it expects of the target. Here its place `t` is that of
+    source token `t`, with zeros beyond the last one, and each token also reads the mean of the memory, for what lies
+    further ahead. The arguments are those of `ByteNetStack`.
+
+    Call arguments:
+        x, memory, memory_mask: (batch, length, features), the output of `ByteNetEncoder`, and its mask.
+        mask: (batch, length); only where it is True, `x` is read. None in a call with a cache.
+        cache, start: a cache from `make_cache`, instead of `memory`; `x` starts at position `start`.
+        check_room: ignored: each call goes on where the last one ended.
+
+    Returns:
+        (batch, length, features), zeros where the mask is False; with a cache, a tuple of that and the new cache.
+
+    >>> decoder, x, memory = ByteNetDecoder(units=4), ops.ones((1, 3, 8)), ops.ones((1, 5, 8))
+    >>> y = decoder(x, memory)
+    >>> y, cache = decoder(x[:, :1], cache=decoder.make_cache(batch_size=1, max_length=3, memory=memory))
+    >>> y, cache = decoder(x[:, 1:], cache=cache, start=1)
+    """
+
+    memory_attentions = ()
+
+    def build(self, x_shape, memory_shape):
+        super().build(x_shape)
+        self.memory_dense = keras.layers.Dense(x_shape[-1], dtype=self.dtype_policy, name="memory")
+        self.summary_dense = keras.layers.Dense(x_shape[-1], dtype=self.dtype_policy, name="summary")
+        for layer in (self.memory_dense, self.summary_dense):
+            layer.build(memory_shape)
+
+    def run(self, x, cache, start):
+        """The output for x, all of it tokens or with padding after them, and the new windows."""
+        x, windows = self.dropout(x) + self.beside(x, cache["memory"], start), []
+        for block, window in zip(self.blocks, cache["state"], strict=True):
+            y, window = block.convolution.after(window, block.before(x))
+            x = block.finish(x, y)
+            windows.append(window)
+        return self.norm(x), windows
+
+    def beside(self, x, memory, start):
+        """What the tokens of x (rows, t, width) read of the memory of the sources; rows are a multiple of these."""
+        features = memory["features"]
+        (sources, length, width), (rows, t) = ops.shape(features), ops.shape(x)[:2]
+        places = ops.arange(t, dtype="int32") + ops.as_integer("start", start)
+        found = ops.take(features, ops.minimum(places, length - 1), axis=1)
+        found = ops.where((places < length)[:, None], found, 0) + memory["summary"]
+        shape = sources, rows // (ops.maximum(sources, 1) if ops.is_tensor(sources) else sources), t, width
+        return ops.reshape(ops.broadcast_to(found[:, None], shape), (rows, t, width))
+
+    def make_cache(self, batch_size, max_length, memory, memory_mask=None, masked=True):
+        """The cache before the first token: a window per block as "state", and the "memory"."""
+        self.check_built("make_cache")
+        mask = masks.of_memory(memory, memory_mask)
+        memory = ops.cast(memory, self.compute_dtype)  # as in a call, or a step would change the type of the cache
+        kept = {"features": self.memory_dense(memory)}
+        if mask is not None:  # place `t` is that of token `t`
+            features = ops.take_each(kept["features"], masks.tokens_first(mask)[0])
+            kept["features"] = zero_padding(features, masks.in_front(mask))
+        kept["summary"] = self.summary_dense(masks.mean_of(memory, mask))[:, None]
+        windows = [block.convolution.empty_window(batch_size, block.units) for block in self.blocks]
+        return {"state": windows, "memory": kept}
+
+
+@keras.saving.register_keras_serializable(package="keras_tfm")
+class ByteNet(Convolutional):
+    """The dilated convolutions of https://arxiv.org/abs/1610.10099, like `Transformer` in inputs, outputs and methods.
+
+    Args:
+        vocab_size, target_vocab_size, model_dim, tied_output, dtype, name: as for `Transformer`.
+        units: number of channels of the convolutions, by default half of `model_dim`.
+        num_decoder_layers: number of sets of blocks of the decoder, if it differs from `num_layers`.
+        **options: `kernel_size`, `num_layers`, `dilations` and `dropout` of `ByteNetEncoder`.
+    """
+
+    Encoder, Decoder, SHARE = ByteNetEncoder, ByteNetDecoder, 2
+
+
+def bytenet(vocab_size, preset=None, **options):
+    """A `ByteNet`; the arguments are like those of `conv`.
+
+    >>> model = bytenet(vocab_size=100, preset="tiny", dilations=3)
+    >>> ids = {"source": ops.ones((2, 7), dtype="int32"), "target": ops.ones((2, 5), dtype="int32")}
+    >>> print(model(ids).shape)
+    (2, 5, 100)
+    """
+    return ByteNet(vocab_size, **sizes("bytenet", preset) | options)
