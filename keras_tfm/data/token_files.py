@@ -105,6 +105,19 @@ def encode_pairs(
     if made_from and meta.exists() and (encoded := TokenPairs(folder)).meta["fingerprint"] == made_from:
         return encoded
     dtype = DTYPES[max(tokenizer.vocab_size for tokenizer in tokenizers) > 2**16]
+    counts = _write(pairs, folder, tokenizers, options, dtype, verbose)
+    total = sum(counts.values())
+    reasons = {"empty": "with an empty side", "too_long": f"with more than {max_length} tokens on a side"}
+    why = ", ".join(f"{counts[name]:,} {reason}" for name, reason in reasons.items() if counts[name])
+    if verbose and why:
+        print(f"{folder.name}: left out {total - counts['count']:,} of {total:,} pairs: {why}", file=sys.stderr)
+    checksums = {name: files.checksum(folder / name) for name in FILES}
+    files.write_json(meta, {**counts, "dtype": dtype, "fingerprint": made_from, "files": checksums})
+    return TokenPairs(folder)
+
+
+def _write(pairs, folder, tokenizers, options, dtype, verbose):
+    """Writes the token files; returns how many pairs were kept and left out."""
     counts = {"count": 0, "empty": 0, "too_long": 0}
     total = len(pairs) if hasattr(pairs, "__len__") else None
     with contextlib.ExitStack() as stack, Progress(total, "encoding", "pair", verbose) as bar:
@@ -118,18 +131,11 @@ def encode_pairs(
                 (source, target)[side].write(np.concatenate(rows).astype(dtype).tobytes())
                 (source_ends, target_ends)[side].write(ends.tobytes())
             bar.add(len(chunk))
-        total = sum(counts.values())
         if not counts["count"]:
-            rule = f"`pairs` must hold texts of 1 to {max_length} tokens"
-            raise ValueError(f"{rule}. Received: {total} pairs, none of which fits")
-        meta.unlink(missing_ok=True)  # the folder is incomplete until there is a new one
-    reasons = {"empty": "with an empty side", "too_long": f"with more than {max_length} tokens on a side"}
-    why = ", ".join(f"{counts[name]:,} {reason}" for name, reason in reasons.items() if counts[name])
-    if verbose and why:
-        print(f"{folder.name}: left out {total - counts['count']:,} of {total:,} pairs: {why}", file=sys.stderr)
-    checksums = {name: files.checksum(folder / name) for name in FILES}
-    files.write_json(meta, {**counts, "dtype": dtype, "fingerprint": made_from, "files": checksums})
-    return TokenPairs(folder)
+            rule = f"`pairs` must hold texts of 1 to {options[0]} tokens"
+            raise ValueError(f"{rule}. Received: {sum(counts.values())} pairs, none of which fits")
+        (folder / "meta.json").unlink(missing_ok=True)  # the folder is incomplete until there is a new one
+    return counts
 
 
 def _encode(chunk, tokenizers, max_length, sampling, seed, counts):

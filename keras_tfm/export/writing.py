@@ -73,17 +73,8 @@ def export(
     Raises:
         Disagreement: if the export and the translator agree less than `min_agreement`.
     """
-    precision = runners.check_precision(format, precision)
-    if n_best is not None and format not in ("saved_model", "web"):
-        raise ValueError(f"`n_best` must be None for {format=}, which returns one translation. Received: {n_best=}")
-    for name, value in (("title", title), ("examples", examples), ("runtime", runtime)):
-        check(name, value, value is None or format == "web", f"None for {format=}, which has no page")
-    for model in translator.models:
-        if model.quantization and format in ("litert", "ctranslate2", "web"):
-            raise ValueError(
-                "`translator` must have models that are not quantized: export the model as it was before `quantize`, "
-                f"with a `precision`. Received: a model with {model.quantization['class_name']}"
-            )
+    page = {"title": title, "examples": examples, "runtime": runtime}
+    precision = _check(translator, format, precision, n_best, page)
     translator = common.in_float32(translator)
     if max_length is None:
         max_length = translator.max_length if format == "ctranslate2" else 128
@@ -96,8 +87,30 @@ def export(
     if format in ("saved_model", "web"):
         settings["n_best"] = min(positive("n_best", n_best or translator.beams), translator.beams)
     if format == "web":
-        check("examples", examples, not isinstance(examples, str), "a list of strings")
         settings |= {"title": title or "Translator", "examples": list(examples or ()), "runtime": runtime}
+    return _write(translator, folder, settings, compare_on, least)
+
+
+def _check(translator, format, precision, n_best, page):
+    """Raises an error for arguments that a format does not have; returns the precision."""
+    precision = runners.check_precision(format, precision)
+    if n_best is not None and format not in ("saved_model", "web"):
+        raise ValueError(f"`n_best` must be None for {format=}, which returns one translation. Received: {n_best=}")
+    for name, value in page.items():
+        check(name, value, value is None or format == "web", f"None for {format=}, which has no page")
+    check("examples", page["examples"], not isinstance(page["examples"], str), "a list of strings")
+    for model in translator.models:
+        if model.quantization and format in ("litert", "ctranslate2", "web"):
+            raise ValueError(
+                "`translator` must have models that are not quantized: export the model as it was before `quantize`, "
+                f"with a `precision`. Received: a model with {model.quantization['class_name']}"
+            )
+    return precision
+
+
+def _write(translator, folder, settings, compare_on, least):
+    """Writes an export and compares it with the translator; returns the `Verdict`, or None if there is nothing to."""
+    format = settings["format"]
     with artifacts.new_export(folder) as new:
         FORMATS[format].write(translator, new, settings)
         if format not in ("saved_model", "huggingface"):  # which contain them
@@ -105,7 +118,8 @@ def export(
         artifacts.write_manifest(new, **settings)
         if compare_on is None:
             return None
-        run = runners.load(new) if format != "huggingface" else translator.from_marian(new, max_length=max_length)
+        longest = {"max_length": settings["max_length"]}
+        run = runners.load(new) if format != "huggingface" else translator.from_marian(new, **longest)
         verdict = compare(new, run, translator, compare_on)
         if verdict.similarity < least:
             raise Disagreement(folder, verdict, least)

@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import math
 import pathlib
+from typing import NamedTuple
 
 import keras
 
@@ -18,7 +19,7 @@ from keras_tfm.models.builders import BUILDERS
 from keras_tfm.models.sizes import MODELS
 from keras_tfm.runtimes import devices, machine
 from keras_tfm.training import callbacks, evaluation, losses, runs
-from keras_tfm.training.options import CHANGEABLE, resolve
+from keras_tfm.training.options import CHANGEABLE, Recipe, resolve
 from keras_tfm.translator import Translator
 
 # Options that a run chooses once, if they are None, and keeps when another machine resumes it.
@@ -74,38 +75,60 @@ def train(pairs, folder, recipe="default", valid=None, say=print, **changes):
     with files.locked(paths.folder) if devices.is_main_process() else contextlib.nullcontext():
         keras.utils.set_random_seed(recipe.seed)
         with devices.main_process_first():
-            texts = data.fingerprint(pairs)
-            resolved = dataclasses.replace(recipe, **earlier_choices(paths, recipe, texts))
-            start = Translator.load(resolved.start_from) if resolved.start_from else None
-            tokenizers = start.tokenizers if start else make_tokenizers(paths, pairs, texts, resolved)
-            if paths.exists():
-                artifacts.check_tokenizers(paths, tokenizers)
-            artifacts.write_tokenizers(paths.folder, tokenizers)
-            encoded, valid_encoded = encode(paths, pairs, valid, tokenizers, resolved)
-        with devices.distributed(resolved.devices, resolved.model_parallel):
-            resolved = resolve_batches(resolved, encoded[0], machine.current())
-            batches = make_batches(encoded, resolved, copies=2 if resolved.r_drop else 1)
-            valid_batches = make_validation_batches(valid_encoded, resolved, machine.current()) if valid else None
-            resolved = resolve_schedule(resolved, len(batches), encoded[0], start)
-            model = copy_model(start, resolved) if start else new_model(resolved, tokenizers)
-            compile_model(model, resolved, machine.current())
-            stop = keras.callbacks.EarlyStopping("val_loss", patience=resolved.patience) if resolved.patience else None
-            run = runs.TrainingRun(folder, max(KEEP, resolved.average), stop, resolved.save_minutes)
-            reports = reporting(run, Translator(model, *tokenizers, beams=1), batches, valid, resolved, say)
-            check_average(folder, resolved)
-            if devices.is_main_process():  # only now, when all options have been checked
-                write_config(paths, recipe, resolved, texts, model, tokenizers)
-            say(announcement(model, batches, resolved, loading.saved_step(folder)))
-            # Keras would redraw its bar in a log file, too
-            verbose = resolved.verbose if redraws() else 2 * bool(resolved.verbose)
-            fitting = {"validation_data": valid_batches, "verbose": verbose, "callbacks": reports}
-            run.fit(model, batches, resolved.steps // resolved.steps_per_epoch, resolved.steps_per_epoch, **fitting)
+            prepared = _prepare(paths, pairs, valid, recipe)
+        with devices.distributed(prepared.recipe.devices, prepared.recipe.model_parallel):
+            run = _fit(paths, prepared, recipe, valid, say)
         with devices.main_process_first():
             if devices.is_main_process():
                 # again, in case they were deleted or replaced in the meantime
-                artifacts.write_tokenizers(paths.folder, tokenizers)
-                say(write_result(paths, resolved.average, run.history))
-    return Translator(loading.load_keras(paths.model), *tokenizers)
+                artifacts.write_tokenizers(paths.folder, prepared.tokenizers)
+                say(write_result(paths, prepared.recipe.average, run.history))
+    return Translator(loading.load_keras(paths.model), *prepared.tokenizers)
+
+
+class _Prepared(NamedTuple):
+    """What a run trains on: its options so far, the fingerprint of its texts, and what has been made from them."""
+
+    recipe: Recipe
+    texts: str
+    start: Translator | None
+    tokenizers: list
+    encoded: list
+    valid: data.TokenPairs | None
+
+
+def _prepare(paths, pairs, valid, recipe):
+    """Reads or makes tokenizers and token files."""
+    texts = data.fingerprint(pairs)
+    recipe = dataclasses.replace(recipe, **earlier_choices(paths, recipe, texts))
+    start = Translator.load(recipe.start_from) if recipe.start_from else None
+    tokenizers = start.tokenizers if start else make_tokenizers(paths, pairs, texts, recipe)
+    if paths.exists():
+        artifacts.check_tokenizers(paths, tokenizers)
+    artifacts.write_tokenizers(paths.folder, tokenizers)
+    return _Prepared(recipe, texts, start, tokenizers, *encode(paths, pairs, valid, tokenizers, recipe))
+
+
+def _fit(paths, prepared, given, valid, say):
+    """Trains until the end; returns the `TrainingRun`. `given` is the recipe before anything was chosen."""
+    recipe, texts, start, tokenizers, encoded, valid_encoded = prepared
+    recipe = resolve_batches(recipe, encoded[0], machine.current())
+    batches = make_batches(encoded, recipe, copies=2 if recipe.r_drop else 1)
+    validation = make_validation_batches(valid_encoded, recipe, machine.current()) if valid is not None else None
+    recipe = resolve_schedule(recipe, len(batches), encoded[0], start)
+    model = copy_model(start, recipe) if start else new_model(recipe, tokenizers)
+    compile_model(model, recipe, machine.current())
+    stop = keras.callbacks.EarlyStopping("val_loss", patience=recipe.patience) if recipe.patience else None
+    run = runs.TrainingRun(paths.folder, max(KEEP, recipe.average), stop, recipe.save_minutes)
+    reports = reporting(run, Translator(model, *tokenizers, beams=1), batches, valid, recipe, say)
+    check_average(paths.folder, recipe)
+    if devices.is_main_process():  # only now, when all options have been checked
+        write_config(paths, given, recipe, texts, model, tokenizers)
+    say(announcement(model, batches, recipe, loading.saved_step(paths.folder)))
+    verbose = recipe.verbose if redraws() else 2 * bool(recipe.verbose)  # Keras would redraw its bar in a log file, too
+    options = {"validation_data": validation, "verbose": verbose, "callbacks": reports}
+    run.fit(model, batches, recipe.steps // recipe.steps_per_epoch, recipe.steps_per_epoch, **options)
+    return run
 
 
 def write_result(run, average, history):

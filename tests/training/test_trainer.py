@@ -204,9 +204,8 @@ def test_training_starts_from_a_translator(finished, tmp_path):
     translator = trainer.train(pairs, tmp_path / "run", "quick", pairs, said.append, **kept | changes)
     assert translator.models[0].arguments["model_dim"] == 16 and translator.models[0].arguments["dropout"] == 0
     before = Translator.load(finished).models[0]
-    encoded, _ = trainer.encode(
-        tmp_path / "data", pairs, None, translator.tokenizers, Recipe(tokenizer="bytes", verbose=0)
-    )
+    recipe = Recipe(tokenizer="bytes", verbose=0)
+    encoded, _ = trainer.encode(artifacts.Run(tmp_path / "data"), pairs, None, translator.tokenizers, recipe)
     batches = trainer.make_batches(encoded, Recipe(batch_tokens=256, num_shapes=1), shuffle=False)
     trainer.compile_model(before, Recipe(learning_rate=1.0, warmup_steps=1, steps=1), machine.current())
     losses = [
