@@ -10,6 +10,7 @@ from keras_tfm.text.base import (
     UNKNOWN,
     Tokenizer,
     longest_translation,
+    register_tokenizer,
     truncated,
 )
 from keras_tfm.text.byte import ByteTokenizer

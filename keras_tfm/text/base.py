@@ -11,6 +11,25 @@ SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])\s*")
 LINE_END = re.compile(r"\r?\n")
 
 
+TOKENIZERS = {}  # classes by name, which is what a saved tokenizer names; `register_tokenizer` adds to it
+
+
+def register_tokenizer(cls):
+    """Decorates a `Tokenizer` class, so that `save_tokenizer` and `load_tokenizer` know it by its name.
+
+    >>> @register_tokenizer
+    ... class Letters(Tokenizer):
+    ...     vocab_size = 30
+    >>> TOKENIZERS.pop("Letters") is Letters
+    True
+    """
+    other = TOKENIZERS.get(cls.__name__)
+    if other is not None and other.__module__ != cls.__module__:
+        raise ValueError(f"`cls` must have a name of its own. Received: {cls}, and there is {other}")
+    TOKENIZERS[cls.__name__] = cls
+    return cls
+
+
 class Tokenizer:
     """What all tokenizers share. They also have:
 
@@ -18,7 +37,12 @@ class Tokenizer:
     pieces(text): the tokens of a string as text.
     in_graph(): an object that tokenizes inside a TensorFlow graph, with the methods `tokenize` and `detokenize`.
     save(folder), load(folder): write and read the files of the tokenizer; see `save_tokenizer` and `load_tokenizer`.
+
+    Attributes:
+        files: names of the files that `save` may write.
     """
+
+    files = ()
 
     def encode(self, texts, sampling=0.0, seed=0):
         """Converts strings to lists of ids.

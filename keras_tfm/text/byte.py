@@ -1,8 +1,9 @@
 """UTF-8 bytes as tokens."""
 
-from keras_tfm.text.base import SPECIALS, UNKNOWN, Tokenizer, clean
+from keras_tfm.text.base import SPECIALS, UNKNOWN, Tokenizer, clean, register_tokenizer
 
 
+@register_tokenizer
 class ByteTokenizer(Tokenizer):
     """Uses each UTF-8 byte as a token: nothing to train and nothing unknown, but long sequences.
 

@@ -3,9 +3,10 @@
 import json
 
 from keras_tfm.common import files
-from keras_tfm.text.base import SPECIALS, UNKNOWN, Tokenizer
+from keras_tfm.text.base import SPECIALS, UNKNOWN, Tokenizer, register_tokenizer
 
 
+@register_tokenizer
 class KerasHubTokenizer(Tokenizer):
     """Wraps a tokenizer of keras-hub (keras-nlp). Its ids are shifted by four, to make room for the special tokens.
 
@@ -13,6 +14,9 @@ class KerasHubTokenizer(Tokenizer):
         tokenizer: a `SentencePieceTokenizer`, `BytePairTokenizer` or `WordPieceTokenizer` of keras-hub that returns
             integers and does not pad.
     """
+
+    # the vocabularies are written by keras-hub
+    files = ("keras_hub.json", "merges.txt", "vocabulary.txt", "vocabulary.json", "vocabulary.spm")
 
     def __init__(self, tokenizer):
         if "int" not in tokenizer.compute_dtype or tokenizer.sequence_length:

@@ -3,9 +3,10 @@
 import re
 
 from keras_tfm.common import extras, files
-from keras_tfm.text.base import SPECIALS, UNKNOWN, Tokenizer, clean
+from keras_tfm.text.base import SPECIALS, UNKNOWN, Tokenizer, clean, register_tokenizer
 
 
+@register_tokenizer
 class MarianTokenizer(Tokenizer):
     """Splits text with a SentencePiece model whose pieces have the ids of another vocabulary, as Marian's models do.
 
@@ -22,6 +23,7 @@ class MarianTokenizer(Tokenizer):
     """
 
     CODE = "^>>.*?<<"
+    files = ("sentencepiece.model", "vocabulary.json")
 
     def __init__(self, model, vocabulary):
         self.model, self.vocabulary = model, list(vocabulary)

@@ -6,30 +6,26 @@ import tempfile
 
 from keras_tfm.common import files
 from keras_tfm.common.arguments import one_of
-from keras_tfm.text.byte import ByteTokenizer
-from keras_tfm.text.hub import KerasHubTokenizer
-from keras_tfm.text.marian import MarianTokenizer
-from keras_tfm.text.subwords import SentencePieceTokenizer
+from keras_tfm.text.base import TOKENIZERS
 
-TOKENIZERS = {cls.__name__: cls for cls in (SentencePieceTokenizer, MarianTokenizer, ByteTokenizer, KerasHubTokenizer)}
-# All files that tokenizers write, the vocabularies by keras-hub.
-OWN = {"tokenizer.json", "sentencepiece.model", "keras_hub.json", "merges.txt"}
-OWN |= {f"vocabulary.{kind}" for kind in ("txt", "json", "spm")}
+MANIFEST = "tokenizer.json"
 
 
 def save_tokenizer(tokenizer, folder):
     """Writes a tokenizer into a folder of its own, completely or not at all. An earlier tokenizer is replaced.
 
     >>> import tempfile
+    >>> from keras_tfm.text import ByteTokenizer
     >>> folder = tempfile.mkdtemp()
     >>> save_tokenizer(ByteTokenizer(), folder)
     >>> load_tokenizer(folder).vocab_size
     260
     """
     name = one_of("tokenizer", type(tokenizer).__name__, TOKENIZERS)
-    with files.NewFolder(folder, {"tokenizer.json"}, OWN) as new:
+    own = {MANIFEST, *(file for cls in TOKENIZERS.values() for file in cls.files)}
+    with files.NewFolder(folder, {MANIFEST}, own) as new:
         tokenizer.save(new)
-        files.write_manifest(new, "tokenizer.json", **{"class": name})
+        files.write_manifest(new, MANIFEST, **{"class": name})
 
 
 def load_tokenizer(folder):
@@ -37,8 +33,8 @@ def load_tokenizer(folder):
     folder = pathlib.Path(folder)
     if not is_tokenizer(folder):
         raise ValueError(f"`folder` must be one that `save_tokenizer` wrote. Received: folder={str(folder)!r}")
-    name = files.read_manifest(folder, "tokenizer.json", required=("class",))["class"]
-    with files.reading(folder / "tokenizer.json"):
+    name = files.read_manifest(folder, MANIFEST, required=("class",))["class"]
+    with files.reading(folder / MANIFEST):
         tokenizer = TOKENIZERS[one_of("class", name, TOKENIZERS)]
     return tokenizer.load(folder)
 
@@ -46,7 +42,7 @@ def load_tokenizer(folder):
 def is_tokenizer(folder):
     """Whether a folder contains a tokenizer that `save_tokenizer` wrote."""
     files.recover_replace(folder)
-    return (pathlib.Path(folder) / "tokenizer.json").exists()
+    return (pathlib.Path(folder) / MANIFEST).exists()
 
 
 def fingerprint(tokenizer):

@@ -5,7 +5,7 @@ import io
 
 from keras_tfm.common import extras, files
 from keras_tfm.common.arguments import one_of, positive
-from keras_tfm.text.base import END, PAD, SPECIALS, START, UNKNOWN, Tokenizer, clean
+from keras_tfm.text.base import END, PAD, SPECIALS, START, UNKNOWN, Tokenizer, clean, register_tokenizer
 from keras_tfm.text.byte import ByteTokenizer
 
 COMMON = dict(pad_id=PAD, bos_id=START, eos_id=END, unk_id=UNKNOWN, normalization_rule_name="identity", minloglevel=2)
@@ -55,6 +55,7 @@ def train_tokenizer(texts, kind="bpe", vocab_size=8000, **options):
     return SentencePieceTokenizer(model.getvalue())
 
 
+@register_tokenizer
 class SentencePieceTokenizer(Tokenizer):
     """Splits text into subwords, characters or words with a SentencePiece model.
 
@@ -65,6 +66,8 @@ class SentencePieceTokenizer(Tokenizer):
     >>> tokenizer.decode(tokenizer.encode(["d c", ""]))
     ['d c', '']
     """
+
+    files = ("sentencepiece.model",)
 
     def __init__(self, model):
         self.model = model

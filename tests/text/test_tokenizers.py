@@ -17,10 +17,13 @@ from keras_tfm.text import (
     ByteTokenizer,
     KerasHubTokenizer,
     SentencePieceTokenizer,
+    Tokenizer,
     load_tokenizer,
+    register_tokenizer,
     save_tokenizer,
     train_tokenizer,
 )
+from keras_tfm.text.base import TOKENIZERS
 
 CORPUS = ["the cat sat on the mat", "a cat and a dog", "ein Hund, zwei Hunde!", "Übermut tut selten gut"] * 50
 HARD = [
@@ -434,3 +437,43 @@ def test_a_model_with_other_special_ids_is_refused():
 def test_any_option_of_sentencepiece_can_be_set():
     assert UNKNOWN in train_tokenizer(CORPUS, "bpe", 100, byte_fallback=False).encode(["😀"])[0]
     assert isinstance(train_tokenizer(CORPUS, "bpe", 300, character_coverage=0.99), SentencePieceTokenizer)
+
+
+@pytest.fixture
+def same_tokenizers():
+    """Forgets what a test registers."""
+    before = dict(TOKENIZERS)
+    yield
+    TOKENIZERS.clear()
+    TOKENIZERS.update(before)
+
+
+@pytest.mark.usefixtures("same_tokenizers")
+def test_a_tokenizer_of_ones_own_is_saved_and_loaded(tmp_path):
+    @register_tokenizer
+    class Words(Tokenizer):
+        files = ("words.txt",)
+
+        def __init__(self, words):
+            self.words, self.vocab_size = list(words), 4 + len(words)
+
+        def _encode(self, texts):
+            return [[4 + self.words.index(word) for word in text.split()] for text in texts]
+
+        def _decode(self, ids):
+            return " ".join(self.words[i - 4] for i in ids)
+
+        def save(self, folder):
+            (folder / "words.txt").write_text("\n".join(self.words))
+
+        @classmethod
+        def load(cls, folder):
+            return cls((folder / "words.txt").read_text().splitlines())
+
+    words = Words(["ein", "Hund", "läuft"])
+    for _ in range(2):  # an earlier one is replaced
+        save_tokenizer(words, tmp_path / "words")
+    again = load_tokenizer(tmp_path / "words")
+    assert again.decode(again.encode(["ein Hund läuft"])) == ["ein Hund läuft"]
+    with pytest.raises(ValueError, match="`cls` must have a name of its own"):
+        register_tokenizer(type("ByteTokenizer", (Words,), {}))
