@@ -270,8 +270,8 @@ def _architecture(config):
 
 def _describe_settings(folder):
     path = folder / MANIFEST
-    found = files.read_json(path) if path.exists() else {}
-    shown = [f"{name} {value}" for name, value in found.items() if name not in ("format", "files")]
+    settings = files.read_json(path) if path.exists() else {}
+    shown = [f"{name} {value}" for name, value in settings.items() if name not in ("format", "files")]
     return [("settings", ", ".join(shown))] if shown else []  # none in folders of earlier versions
 
 

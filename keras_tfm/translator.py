@@ -157,8 +157,8 @@ class Translator:
                 `max_length`, which bounds sources too, `length_penalty`, `min_length`, `no_repeat_ngram` and, by
                 `bad_words_ids` of one token, `forbidden`. A warning says how many longer ones are ignored.
         """
-        model, tokenizers, found = marian.read(folder)
-        return cls(model, *tokenizers, **found | options)
+        model, tokenizers, settings = marian.read(folder)
+        return cls(model, *tokenizers, **settings | options)
 
     def _check_tokenizers(self, model):
         """Raises an error if the model was not trained with these tokenizers."""
@@ -168,9 +168,9 @@ class Translator:
             )
         sizes = [model.arguments["vocab_size"]]
         sizes.append(model.arguments.get("target_vocab_size") or sizes[0])
-        found = [self.source_tokenizer.vocab_size, self.target_tokenizer.vocab_size]
-        if found[0] > sizes[0] or found[1] > sizes[1]:
-            raise ValueError(f"tokenizers must have at most {sizes} tokens, like the model. Received: {found}")
+        received = [self.source_tokenizer.vocab_size, self.target_tokenizer.vocab_size]
+        if received[0] > sizes[0] or received[1] > sizes[1]:
+            raise ValueError(f"tokenizers must have at most {sizes} tokens, like the model. Received: {received}")
 
     def _only(self, names):
         return {name: self.options[name] for name in names}
@@ -180,8 +180,8 @@ class Translator:
     def _translate(self, texts, n, verbose):
         """Returns the `n` best translations of each string, [(string, score), …]; if `n` is None, the greedy one."""
         divided = list(map(self._pieces, strings(texts)))
-        found = iter(self._find([ids for pieces in divided for ids, _ in pieces], n, verbose))
-        return [_joined([(next(found), separator) for _, separator in pieces]) for pieces in divided]
+        translations = iter(self._find([ids for pieces in divided for ids, _ in pieces], n, verbose))
+        return [_joined([(next(translations), separator) for _, separator in pieces]) for pieces in divided]
 
     def _pieces(self, string):
         """Splits a text into pieces of less than `max_length` tokens: [(ids, separator behind them), …]."""
@@ -202,7 +202,7 @@ class Translator:
     def _find(self, rows, n, verbose):
         """Returns the `n` best translations of each list of ids: [(string, score), …]."""
         order = sorted((number for number, ids in enumerate(rows) if ids), key=lambda number: len(rows[number]))
-        found = [[("", 0.0)]] * len(rows)
+        translations = [[("", 0.0)]] * len(rows)
         size = self.batch_size if len(order) > FEW else min(FEW, self.batch_size)
         with Progress(len(order), "translating", "sentence", verbose) as bar:
             for first in range(0, len(order), size):
@@ -215,9 +215,9 @@ class Translator:
                 for number, hypotheses, their_scores in zip(batch, ids, scores, strict=True):
                     pairs = zip(self.target_tokenizer.decode(hypotheses), map(float, their_scores), strict=True)
                     possible = [(string, score) for string, score in pairs if score > decoding.NEVER / 2]
-                    found[number] = possible or [("", decoding.NEVER)]
+                    translations[number] = possible or [("", decoding.NEVER)]
                 bar.add(len(batch))
-        return found
+        return translations
 
     def _program(self, n):
         """Returns `search` for `n`, compiled; each width that occurs is compiled once."""
@@ -308,8 +308,8 @@ def _usual(ids, scores, n):
 def _saved_settings(folder):
     """The settings that `Translator.save` wrote, after checking every file; none in folders of earlier versions."""
     path, names = folder / artifacts.MANIFEST, ("beams", "batch_size", "max_length", *SEARCH, *CONSTRAINTS)
-    found = artifacts.read_manifest(folder) if path.exists() else {}
-    saved = {name: found[name] for name in names if name in found}
+    manifest = artifacts.read_manifest(folder) if path.exists() else {}
+    saved = {name: manifest[name] for name in names if name in manifest}
     with files.reading(path):
         check_settings(**saved)
     return saved

@@ -133,11 +133,11 @@ class NewFolder(contextlib.ExitStack):
         recover_replace(self.folder)
         names = {file.name for file in self.folder.iterdir()} if self.folder.is_dir() else set()
         foreign = names - own if names & main else names  # these must not be deleted
-        found = f"a folder with {', '.join(sorted(foreign))}" if foreign else ""
+        content = f"a folder with {', '.join(sorted(foreign))}" if foreign else ""
         if self.folder.is_symlink() or self.folder.exists() and not self.folder.is_dir():
-            found = "a link" if self.folder.is_symlink() else "a file"
-        if found:
-            raise ValueError(f"`folder` must be new, empty or an earlier export. Received: {self.folder}, {found}")
+            content = "a link" if self.folder.is_symlink() else "a file"
+        if content:
+            raise ValueError(f"`folder` must be new, empty or an earlier export. Received: {self.folder}, {content}")
 
     def __enter__(self):
         new = self.enter_context(atomic_write(self.folder))
@@ -254,8 +254,8 @@ def read_json(path, required=(), remedy=RESTORE):
         content = json.loads(read_bytes(path, LARGEST_JSON))
         if not isinstance(content, dict):
             raise ValueError("must be a JSON object")
-        found = content.pop("checksum", None)
-        if found is not None and found != _digest(content):
+        checksum = content.pop("checksum", None)
+        if checksum is not None and checksum != _digest(content):
             raise ValueError("its checksum does not match its content")
         missing = [name for name in required if name not in content]
         if missing:

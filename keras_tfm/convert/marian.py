@@ -205,10 +205,10 @@ class Counterpart(NamedTuple):
         return (array.T if self.transposed else array).reshape(shape)
 
     def to_theirs(self, array):
-        found, counts = np.empty(self.shape, "float32"), (len(self.rows), len(self.columns))
+        matrix, counts = np.empty(self.shape, "float32"), (len(self.rows), len(self.columns))
         array = array.reshape(counts[::-1]).T if self.transposed else array.reshape(counts)
-        np.atleast_2d(found)[np.ix_(self.rows, self.columns)] = array
-        return found
+        np.atleast_2d(matrix)[np.ix_(self.rows, self.columns)] = array
+        return matrix
 
 
 def counterpart(path, shape, orders):
@@ -276,18 +276,18 @@ def search_options(folder, order):
     path = folder / "generation_config.json"
     forced = None if path.exists() else 0  # what is assumed if there is no `forced_eos_token_id`
     path = path if path.exists() else folder / "config.json"
-    found = {"forced_eos_token_id": forced} | files.read_json(path)
-    found = {name: value for name, value in found.items() if value is not None}
-    options = {"length_penalty": 1.0} | {ours: found[name] for name, ours in SEARCH.items() if name in found}
-    options |= {"thorough": True} if found.get("early_stopping") == "never" else {}
+    generation = {"forced_eos_token_id": forced} | files.read_json(path)
+    generation = {name: value for name, value in generation.items() if value is not None}
+    options = {"length_penalty": 1.0} | {ours: generation[name] for name, ours in SEARCH.items() if name in generation}
+    options |= {"thorough": True} if generation.get("early_stopping") == "never" else {}
     with files.reading(path):
-        positive("num_beams", found.get("num_beams", 1))
-        longest = positive("max_length", found.get("max_length"), optional=True)
-        if "max_new_tokens" in found:  # which takes precedence
-            longest = positive("max_new_tokens", found["max_new_tokens"]) + 1
+        positive("num_beams", generation.get("num_beams", 1))
+        longest = positive("max_length", generation.get("max_length"), optional=True)
+        if "max_new_tokens" in generation:  # which takes precedence
+            longest = positive("max_new_tokens", generation["max_new_tokens"]) + 1
         if longest is not None:
-            options["max_length"] = max(longest - 1 - ("forced_eos_token_id" in found), 1)
-        options["forbidden"], ignored = forbidden_tokens(found.get("bad_words_ids", []), order)
+            options["max_length"] = max(longest - 1 - ("forced_eos_token_id" in generation), 1)
+        options["forbidden"], ignored = forbidden_tokens(generation.get("bad_words_ids", []), order)
     if ignored:
         warnings.warn(f"{path}: {ignored} `bad_words_ids` of several tokens are ignored", stacklevel=4)
     return options

@@ -47,9 +47,9 @@ class Archive:
         self.arrays = files.read_arrays(self.path)
         self.size = len(self.arrays), sum(array.nbytes for array in self.arrays.values())
         with files.reading(self.path):
-            found = parse_yaml(bytes(self.arrays[CONFIGURATION].astype("uint8")).rstrip(b"\0"))
-            entries = {name: one_of(name, found.get(name, allowed[0]), allowed) for name, allowed in ENTRIES.items()}
-            sizes = {theirs: int(found[name]) for name, theirs in SIZES.items()}
+            config = parse_yaml(bytes(self.arrays[CONFIGURATION].astype("uint8")).rstrip(b"\0"))
+            entries = {name: one_of(name, config.get(name, allowed[0]), allowed) for name, allowed in ENTRIES.items()}
+            sizes = {theirs: int(config[name]) for name, theirs in SIZES.items()}
         paths = sorted(folder.glob("*vocab.yml"))
         with files.reading(paths[0] if paths else folder / "vocab.yml"):
             names = parse_yaml(files.read_bytes(paths[0] if paths else folder / "vocab.yml", files.LARGEST_JSON))

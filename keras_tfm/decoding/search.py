@@ -125,15 +125,15 @@ class Search:
             group, chosen = self._group(places), functools.partial(_rows, places=places, batch=self.batch)
             part = keras.tree.map_structure(chosen, state)
             part["cache"] = map_hypotheses(_doubled, part["cache"], but=("memory", "state"))
-            found = group.result(ops.while_loop(group.unfinished, group.advance, part))
+            ended = group.result(ops.while_loop(group.unfinished, group.advance, part))
             index, new = places[:, None], ops.take(left, places)
 
-            def updated(old, found):
-                kept = ops.where(ops.reshape(new, (-1,) + (1,) * (len(old.shape) - 1)), found, chosen(old))
+            def updated(old, ended):
+                kept = ops.where(ops.reshape(new, (-1,) + (1,) * (len(old.shape) - 1)), ended, chosen(old))
                 return ops.scatter_update(old, index, kept)
 
             return ops.scatter_update(left, index, ops.zeros_like(new)), keras.tree.map_structure(
-                updated, result, found
+                updated, result, ended
             )
 
         state = ops.while_loop(many_left, self.advance, state)

@@ -59,8 +59,8 @@ class Runner:
         texts = strings(texts)
         sentences = [string for string in texts if string.strip()]
         with Progress(len(sentences), "translating", "sentence", verbose) as bar:
-            found = iter(self._translate(sentences, bar))
-        return [next(found) if string.strip() else "" for string in texts]
+            translations = iter(self._translate(sentences, bar))
+        return [next(translations) if string.strip() else "" for string in texts]
 
     def warm_up(self):
         """Translates a text, so that the first call does not wait for what the runtime prepares."""
@@ -89,16 +89,16 @@ class TokenRunner(Runner):
         rows = self.source_tokenizer.encode(texts)
         for place, ids in enumerate(rows):
             rows[place] = text.truncated(ids, self.max_length - 1, texts[place], stacklevel=4)
-        found, lengths = [""] * len(texts), list(map(len, rows))
+        translations, lengths = [""] * len(texts), list(map(len, rows))
         order = sorted((place for place, ids in enumerate(rows) if ids), key=lengths.__getitem__)
         # one length at a time: no padding, and the runtime prepares for each length only once
         for _, places in itertools.groupby(order, key=lengths.__getitem__):
             places = list(places)
             answers = self.target_tokenizer.decode(self._search([[*rows[place], END] for place in places]))
             for place, answer in zip(places, answers, strict=True):
-                found[place] = answer
+                translations[place] = answer
             bar.add(len(places))
-        return found
+        return translations
 
     def _search(self, rows):
         """Lists of ids → lists of ids. All rows have the same length and end with the end token."""
@@ -119,17 +119,17 @@ class SavedModelTranslator(Runner):
         self._constant = tf.constant
 
     def _translate(self, texts, bar):
-        found, order = [""] * len(texts), sorted(range(len(texts)), key=lambda place: len(texts[place]))
+        translations, order = [""] * len(texts), sorted(range(len(texts)), key=lambda place: len(texts[place]))
         for first in range(0, len(order), BATCH_SIZE):
             places = order[first : first + BATCH_SIZE]
             sources = [texts[place].encode("utf-8", "replace") for place in places]
             outputs = self._signature(texts=self._constant(sources))
             for place, answers, cut in zip(places, *(outputs[k].numpy() for k in ("translations", "cut")), strict=True):
-                found[place] = answers[0].decode("utf-8", "replace")
+                translations[place] = answers[0].decode("utf-8", "replace")
                 if cut:
                     warnings.warn(f"{cut} tokens were cut off: {texts[place][:40]!r} …", stacklevel=3)
             bar.add(len(places))
-        return found
+        return translations
 
 
 class LiteRTTranslator(TokenRunner):
@@ -186,8 +186,8 @@ class CTranslate2Translator(TokenRunner):
     def _search(self, rows):
         longest = max(min(longest_translation(len(rows[0])), self.max_length), self._shortest)
         tokens = [[self._names[number] for number in row[:-1]] for row in rows]  # CTranslate2 adds the end token
-        found = self._translator.translate_batch(tokens, max_decoding_length=longest, **self._options)
-        return [[self._ids[name] for name in result.hypotheses[0]] for result in found]
+        results = self._translator.translate_batch(tokens, max_decoding_length=longest, **self._options)
+        return [[self._ids[name] for name in result.hypotheses[0]] for result in results]
 
 
 class ONNXTranslator(TokenRunner):

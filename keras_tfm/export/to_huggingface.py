@@ -68,11 +68,11 @@ def names_of(tokenizer):
 
 def tensors_of(model, orders):
     """The weights by their names in the files."""
-    found = {"final_logits_bias": np.zeros((1, len(orders[-1]) - 1), "float32")}
+    tensors = {"final_logits_bias": np.zeros((1, len(orders[-1]) - 1), "float32")}
     for variable in model.trainable_variables:
         their = counterpart(variable.path, variable.shape, orders)
-        found[their.name] = their.to_theirs(keras.ops.convert_to_numpy(variable).astype("float32"))
-    return found
+        tensors[their.name] = their.to_theirs(keras.ops.convert_to_numpy(variable).astype("float32"))
+    return tensors
 
 
 def configurations(translator, settings, names, shared, order):

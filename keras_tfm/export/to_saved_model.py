@@ -87,8 +87,8 @@ class _Graphs:
     def _strings(self, ids, texts):
         """Ids (batch, n, length) → strings (batch, n), empty for blank texts."""
         tf, shape = self.tf, self.tf.shape(ids)
-        found = self.target.detokenize(tf.reshape(ids, (shape[0] * shape[1], shape[2])))
-        return tf.where(_blank(tf, texts), "", tf.reshape(found, shape[:2]))
+        strings = self.target.detokenize(tf.reshape(ids, (shape[0] * shape[1], shape[2])))
+        return tf.where(_blank(tf, texts), "", tf.reshape(strings, shape[:2]))
 
 
 def _blank(tf, texts):

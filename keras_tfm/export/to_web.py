@@ -65,8 +65,8 @@ class _Graphs(to_litert.Graphs):
     def translate(self, ids):
         n = None if self.translator.beams == 1 else self.settings["n_best"]
         with self.tracing():
-            found, scores = self.translator.search(to_litert.not_negative(ids), self.settings["max_length"], n)
-            return {"ids": found, "scores": scores, "lengths": ops.sum(ops.cast(found != PAD, "int32"), axis=-1)}
+            best, scores = self.translator.search(to_litert.not_negative(ids), self.settings["max_length"], n)
+            return {"ids": best, "scores": scores, "lengths": ops.sum(ops.cast(best != PAD, "int32"), axis=-1)}
 
     def attention(self, source, target):
         model = self.translator.models[0]

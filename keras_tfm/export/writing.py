@@ -172,15 +172,15 @@ def comparable(translator, texts, max_length):
 
 def compare(folder, run, translator, texts):
     """The `Verdict` on an exported folder, where `run(texts)` translates with it."""
-    found = run(texts)  # which also warms it up
+    translations = run(texts)  # which also warms it up
     times = []
     for string in texts:
         start = time.perf_counter()
         run([string])
         times.append(time.perf_counter() - start)
     size = sum(file.stat().st_size for file in pathlib.Path(folder).rglob("*") if file.is_file())
-    pairs = list(zip(found, translator(texts), strict=True))
+    pairs = list(zip(translations, translator(texts), strict=True))
     written = [pair for pair, line in zip(pairs, texts, strict=True) if line.strip()]  # blank texts are always alike
     similarity = statistics.mean(difflib.SequenceMatcher(None, a, b, autojunk=False).ratio() for a, b in written)
-    same, blank = sum(a == b for a, b in pairs), sum(not translation.strip() for translation in found)
+    same, blank = sum(a == b for a, b in pairs), sum(not translation.strip() for translation in translations)
     return Verdict(same, len(texts), similarity, size / 2**20, 1000 * statistics.median(times), blank)

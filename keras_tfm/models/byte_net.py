@@ -131,10 +131,10 @@ class ByteNetDecoder(Decoder, ByteNetStack):
         features = memory["features"]
         (sources, length, width), (rows, t) = ops.shape(features), ops.shape(x)[:2]
         places = ops.arange(t, dtype="int32") + ops.as_integer("start", start)
-        found = ops.take(features, ops.minimum(places, length - 1), axis=1)
-        found = ops.where((places < length)[:, None], found, 0) + memory["summary"]
+        aligned = ops.take(features, ops.minimum(places, length - 1), axis=1)
+        aligned = ops.where((places < length)[:, None], aligned, 0) + memory["summary"]
         shape = sources, rows // (ops.maximum(sources, 1) if ops.is_tensor(sources) else sources), t, width
-        return ops.reshape(ops.broadcast_to(found[:, None], shape), (rows, t, width))
+        return ops.reshape(ops.broadcast_to(aligned[:, None], shape), (rows, t, width))
 
     def make_cache(self, batch_size, max_length, memory, memory_mask=None, masked=True):
         """The cache before the first token: a window per block as "state", and the "memory"."""

@@ -97,13 +97,13 @@ def finish(folder, average=1):
     it was made from.
     """
     run = artifacts.Run(folder)
-    model, found, steps = _average_of_last(run, average)
+    model, snapshots, steps = _average_of_last(run, average)
     artifacts.check_tokenizers(run, artifacts.load_tokenizers(folder))
-    step, path = found[-1]
+    step, path = snapshots[-1]
     with files.atomic_write(run.model) as new:
         model.save(new)
-    made_from = f"the mean of the last {len(found)} checkpoints" if len(found) > 1 else path.name
-    if len(found) < average:
+    made_from = f"the mean of the last {len(snapshots)} checkpoints" if len(snapshots) > 1 else path.name
+    if len(snapshots) < average:
         made_from += f" ({average} were requested)"
     return model, f"{made_from}, after step {step:,} of {steps:,}"
 
@@ -124,26 +124,26 @@ def _average_of_last(run, count):
     """The model with the mean of a run's last `count` snapshots, these as [(step, path)], and the run's total steps."""
     config, state = run.read_config(), read_state(run.folder)
     kept = checkpoints(run.folder)
-    found = [(step, path) for step, path in run.all_checkpoints() if path in kept]
-    if state["step"] > max((step for step, _ in found), default=0):
-        found.append((state["step"], run.state))
-    if not found:
+    snapshots = [(step, path) for step, path in run.all_checkpoints() if path in kept]
+    if state["step"] > max((step for step, _ in snapshots), default=0):
+        snapshots.append((state["step"], run.state))
+    if not snapshots:
         raise FileNotFoundError(
             f"{run.folder}: nothing is trained yet; `keras-tfm train` saves every few minutes and when interrupted"
         )
-    found = found[-count:]
-    held = files.size_of_arrays(found[-1][1])
+    snapshots = snapshots[-count:]
+    held = files.size_of_arrays(snapshots[-1][1])
     with files.reading(run.config, START_OVER):
         _check_plain(config["model"])
         check_capacity(config["model"], *held)
         # float32 for decoding, whatever the precision of training
         model = model_of(config["model"] | {"dtype": "float32"})
         steps = positive("steps", config["steps"])
-    average_checkpoints(model, [path for _, path in found])
-    step = found[-1][0]
-    model.metadata = {"tokenizers": config["tokenizers"], "step": step, "averaged": len(found)}
+    average_checkpoints(model, [path for _, path in snapshots])
+    step = snapshots[-1][0]
+    model.metadata = {"tokenizers": config["tokenizers"], "step": step, "averaged": len(snapshots)}
     model.metadata["finished"] = step >= steps or state["patience"] is not None
-    return model, found, steps
+    return model, snapshots, steps
 
 
 def saved_step(folder):
@@ -191,12 +191,12 @@ def by_path(kind, variables):
     Keras appends numbers to names, `dense_3`, by counting all layers of the process. These are replaced by a number
     that counts the variables here.
     """
-    found, seen = {}, collections.Counter()
+    by_key, seen = {}, collections.Counter()
     for variable in variables:
         key = f"{kind}/" + re.sub(r"_\d+(?=[/_]|$)", "", variable.path)
-        found[f"{key}_{seen[key]}" if seen[key] else key] = variable
+        by_key[f"{key}_{seen[key]}" if seen[key] else key] = variable
         seen[key] += 1
-    return found
+    return by_key
 
 
 def check_same(path, variables, arrays):

@@ -116,8 +116,8 @@ class RecurrentEncoder(MaskedLayer):
         count = None if mask is None else ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)
         for number, directions in enumerate(self.layers):
             before, x = x, self.dropouts[number](x)
-            found = [read(layer, x, count, backwards=bool(n)) for n, layer in enumerate(directions)]
-            x, last = (ops.concatenate(parts, axis=-1) for parts in zip(*found, strict=True))
+            outputs = [read(layer, x, count, backwards=bool(n)) for n, layer in enumerate(directions)]
+            x, last = (ops.concatenate(parts, axis=-1) for parts in zip(*outputs, strict=True))
             x = x + before if self.residual and number else x
         return x, last
 

@@ -53,11 +53,11 @@ class Reader:
     async def read(self, body, max_length):
         """The `Prediction` that a body asks for; for `max_length`, see `count_pieces`."""
         steps = self._steps(body, max_length)
-        if not (found := _run(steps)):
+        if not (result := _run(steps)):
             async with self._turn:
-                while not (found := _run(steps)):
+                while not (result := _run(steps)):
                     await asyncio.sleep(0)
-        return found
+        return result
 
     def _steps(self, body, max_length):
         """Yields None after each step, and the `Prediction` after the last one."""
@@ -89,7 +89,7 @@ class Reader:
 def _run(steps):
     """Runs steps for a millisecond; returns the result if it is there."""
     end = time.monotonic() + STEP
-    return next((found for found in steps if found or time.monotonic() > end), None)
+    return next((result for result in steps if result or time.monotonic() > end), None)
 
 
 def _values(request):
@@ -108,25 +108,25 @@ def _values(request):
     if name == "inputs" and isinstance(values, dict) and [*values] == [INPUT]:
         values = values[INPUT]
     if not isinstance(values, list) or not values:
-        found = f"no {name}" if values is None else shortened(values)
-        raise Refused(422, f"`{name}` must be a list of one or more strings. Received: {found}")
+        received = f"no {name}" if values is None else shortened(values)
+        raise Refused(422, f"`{name}` must be a list of one or more strings. Received: {received}")
     return name, values
 
 
 def _text(value, name, values):
     """The text that one of these values stands for."""
-    found = value
-    if name == "instances" and isinstance(found, dict) and [*found] == [INPUT]:
-        found = found[INPUT]
-    if isinstance(found, dict) and [*found] == ["b64"] and isinstance(found["b64"], str):
+    text = value
+    if name == "instances" and isinstance(text, dict) and [*text] == [INPUT]:
+        text = text[INPUT]
+    if isinstance(text, dict) and [*text] == ["b64"] and isinstance(text["b64"], str):
         try:
-            found = base64.b64decode(found["b64"], validate=True).decode("utf-8", "replace")
+            text = base64.b64decode(text["b64"], validate=True).decode("utf-8", "replace")
         except ValueError:
-            raise Refused(422, f"`b64` must be base64. Received: {shortened(found['b64'])}") from None
-    if not isinstance(found, str):
+            raise Refused(422, f"`b64` must be base64. Received: {shortened(text['b64'])}") from None
+    if not isinstance(text, str):
         also = f', or of objects {{"{INPUT}": "a text"}}' if isinstance(value, dict) else ""
         raise Refused(422, f"`{name}` must be a list of one or more strings{also}. Received: {shortened(values)}")
-    return found.encode("utf-8", "replace").decode()  # without halves of surrogate pairs
+    return text.encode("utf-8", "replace").decode()  # without halves of surrogate pairs
 
 
 def count_pieces(text, max_length):

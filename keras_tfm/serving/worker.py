@@ -101,14 +101,14 @@ def _load_translator(folder, threads, max_batch, options):
 
 def _translate(texts):
     """Translations of strings, and the number of texts that were cut off, whose warnings must not reach the log."""
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             answers = _translator(texts)
         except Exception as error:
             name = type(error).__name__  # its message may contain texts
             raise (ValueError(name) if _works() else BrokenModel(name)) from None
-    return answers, sum("cut off" in str(warning.message) for warning in found)
+    return answers, sum("cut off" in str(warning.message) for warning in caught)
 
 
 def _works():

@@ -255,12 +255,12 @@ def _variables(model):
     weights = by_path("weights", model.weights)
     averages = {f"{weight.path.replace('/', '_')}_average": key for key, weight in weights.items()}  # Keras' names
     known = {id(variable) for variable in (*model.weights, *model.metrics_variables)}
-    found = weights | by_path("seeds", [v for v in model.variables if id(v) not in known])
+    variables = weights | by_path("seeds", [v for v in model.variables if id(v) not in known])
     for key, variable in by_path("optimizer", model.optimizer.variables).items():
         if variable.name in averages:
             key = averages[variable.name].replace("weights/", "averages/", 1)
-        found[key] = variable
-    return found
+        variables[key] = variable
+    return variables
 
 
 def _arrays(variables):
