@@ -12,6 +12,7 @@ import numpy as np
 
 from keras_tfm import data, text
 from keras_tfm.common import files
+from keras_tfm.common.arguments import UserError
 
 SHIPPED = pathlib.Path(__file__).parent / "shipped" / "dates"  # the translator of dates that comes with the package
 MANIFEST = "translator.json"  # settings of a saved translator or an export, and the checksums of its files
@@ -94,7 +95,7 @@ def check_tokenizers(run, tokenizers):
     """Raises an error unless these are the tokenizers that a `Run` was started with."""
     if [text.fingerprint(tokenizer) for tokenizer in tokenizers] != run.read_config()["tokenizers"]:
         names = " and ".join(TOKENIZERS[len(tokenizers) - 1])
-        raise ValueError(
+        raise UserError(
             f"{run.folder}: must have the tokenizers that the run was started with. Received: another {names}"
         )
 

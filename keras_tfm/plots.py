@@ -7,7 +7,7 @@ import unicodedata
 import numpy as np
 
 from keras_tfm.common import extras
-from keras_tfm.common.arguments import check
+from keras_tfm.common.arguments import UserError, check
 
 
 def attention_map(weights, query_labels, key_labels, path, title=None, axes_names=("query", "key")):
@@ -28,7 +28,7 @@ def attention_map(weights, query_labels, key_labels, path, title=None, axes_name
     """
     weights = np.asarray(weights)
     if weights.ndim != 3 or 0 in weights.shape or weights.shape[1:] != (len(query_labels), len(key_labels)):
-        raise ValueError(
+        raise UserError(
             "`weights` must have the shape (heads, query, key), with no dimension of size zero, and a label per query "
             f"and key. Received: shape {weights.shape}, {len(query_labels)} query labels, {len(key_labels)} key labels"
         )
@@ -148,7 +148,7 @@ def learning_curve(history, path):
     """
     names = [name for name in ("loss", "accuracy") if history and name in history[0]]
     if not names:
-        raise ValueError(f"`history` must contain `epoch` and `loss` for each epoch. Received: {history}")
+        raise UserError(f"`history` must contain `epoch` and `loss` for each epoch. Received: {history}")
     figure = _figure(4.5 * len(names), 3.2)
     for axis, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         for key, label in ((name, "training"), (f"val_{name}", "validation")):

@@ -8,7 +8,7 @@ import warnings
 
 from keras_tfm import artifacts, decoding, ops, text
 from keras_tfm.common import files
-from keras_tfm.common.arguments import check, one_of, positive, strings
+from keras_tfm.common.arguments import UserError, check, one_of, positive, strings
 from keras_tfm.common.progress import Progress
 from keras_tfm.convert import marian
 from keras_tfm.data.batches import padded
@@ -126,7 +126,7 @@ class Translator:
         folder, origin = pathlib.Path(folder), ""
         format = artifacts.format_of(folder)
         if format is not None:
-            raise ValueError(
+            raise UserError(
                 f"`folder` must be a training run or a saved translator. Received: {folder}, an export in the {format} "
                 "format, which `keras_tfm.export.load` runs"
             )
@@ -163,14 +163,14 @@ class Translator:
     def _check_tokenizers(self, model):
         """Raises an error if the model was not trained with these tokenizers."""
         if model.metadata.get("tokenizers", self._fingerprints) != self._fingerprints:
-            raise ValueError(
+            raise UserError(
                 "tokenizers must be those that the model was trained with. Received: ones with other fingerprints"
             )
         sizes = [model.arguments["vocab_size"]]
         sizes.append(model.arguments.get("target_vocab_size") or sizes[0])
         received = [self.source_tokenizer.vocab_size, self.target_tokenizer.vocab_size]
         if received[0] > sizes[0] or received[1] > sizes[1]:
-            raise ValueError(f"tokenizers must have at most {sizes} tokens, like the model. Received: {received}")
+            raise UserError(f"tokenizers must have at most {sizes} tokens, like the model. Received: {received}")
 
     def _only(self, names):
         return {name: self.options[name] for name in names}

@@ -11,11 +11,13 @@ import logging
 import os
 import re
 import sys
+import traceback
 
 from keras_tfm import artifacts, data, serving
 from keras_tfm.artifacts import SHIPPED
 from keras_tfm.cli import developer_notes, flags
 from keras_tfm.common import extras, files
+from keras_tfm.common.arguments import UserError
 from keras_tfm.common.progress import Progress
 from keras_tfm.data.tasks import TASKS
 from keras_tfm.export import runners
@@ -51,6 +53,9 @@ def main():
             raise
         sys.stdout.flush()
         os._exit(stop.code)  # all is saved; TensorFlow could wait half a minute for the threads that read its data
+    except Exception:
+        traceback.print_exc()
+        sys.exit("keras-tfm: this is a bug of keras_tfm; please report it with the lines above")
 
 
 def run(argv, prepare=lambda: None):
@@ -72,7 +77,7 @@ def run(argv, prepare=lambda: None):
         full = "; what was written before is intact: make room and run the same command again"
         what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
         sys.exit(f"keras-tfm: error: {what}{full if error.errno == errno.ENOSPC else ''}")
-    except (ValueError, FloatingPointError) as error:
+    except (UserError, FloatingPointError) as error:
         sys.exit(f"keras-tfm: error: {flags.in_terms_of_flags(str(error), name)}")
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
@@ -86,10 +91,10 @@ def run(argv, prepare=lambda: None):
 def check_model(model, exports=True, hint=""):
     """Returns the format of an export, or None for a run or a saved translator; raises an error for anything else."""
     if model.is_file():
-        raise ValueError(f"`model` must be a folder, given before the files. Received: {model}")
+        raise UserError(f"`model` must be a folder, given before the files. Received: {model}")
     format = artifacts.format_of(model)
     if format is not None and not exports:
-        raise ValueError(f"`model` must be a run or a saved translator. Received: {model}, an export ({format})")
+        raise UserError(f"`model` must be a run or a saved translator. Received: {model}, an export ({format})")
     if format is not None:
         extras.require(*artifacts.FORMATS[format].packages)
     elif not model.is_dir():
@@ -107,9 +112,9 @@ WRITERS = {"onnx": ["tf2onnx"], "huggingface": ["safetensors"]}  # packages that
 def train(out, recipe, source, target, valid_source, valid_target, task, num_examples):
     """Trains a translator, see `keras-tfm train --help`, and returns it."""
     if (task is None) == (source is None):
-        raise ValueError(f"`task` or `source` must be given. Received: {'both' if task else 'neither'}")
+        raise UserError(f"`task` or `source` must be given. Received: {'both' if task else 'neither'}")
     if out.exists() and not out.is_dir():
-        raise ValueError(f"`out` must be a folder. Received: {out}, a file")
+        raise UserError(f"`out` must be a folder. Received: {out}, a file")
     if out.is_dir() and processes.expected() == 1:
         with files.locked(out):
             pass  # if another process trains in it, the error comes now rather than after importing Keras
@@ -182,7 +187,7 @@ def check_no_options(format, options):
     """Raises an error if there are options of the search, which an export has fixed."""
     if options:
         name, value = next(iter(options.items()))
-        raise ValueError(f"`{name}` is fixed in an export, here {format}. Received: {value}")
+        raise UserError(f"`{name}` is fixed in an export, here {format}. Received: {value}")
 
 
 def load_translator(model, format=None, **options):
@@ -201,13 +206,13 @@ def load_translator(model, format=None, **options):
 def check_new(out, overwrite):
     """Raises an error if a file must not be written, or holds something that would be lost."""
     if out.is_dir():
-        raise ValueError(f"`out` must be a file. Received: {out}, a folder")
+        raise UserError(f"`out` must be a file. Received: {out}, a folder")
     if out.exists() and not out.is_file():
-        raise ValueError(f"`out` must be a file. Received: {out}, which is not a regular one")
+        raise UserError(f"`out` must be a file. Received: {out}, which is not a regular one")
     if not out.parent.is_dir():
-        raise ValueError(f"`out` must be in a folder that exists. Received: {out}")
+        raise UserError(f"`out` must be in a folder that exists. Received: {out}")
     if not overwrite and out.exists() and out.stat().st_size:
-        raise ValueError(f"`out` must be a new file, unless `overwrite` is given. Received: {out}, which exists")
+        raise UserError(f"`out` must be a new file, unless `overwrite` is given. Received: {out}, which exists")
 
 
 def translate(model, files, text, out, overwrite, **options):
@@ -216,11 +221,11 @@ def translate(model, files, text, out, overwrite, **options):
     for file in files:
         if not file.is_file():
             what = "a folder" if file.is_dir() else "no such file"
-            raise ValueError(f"{file}: must be a text file; pass text with --text. Received: {what}")
+            raise UserError(f"{file}: must be a text file; pass text with --text. Received: {what}")
     if text and files:
-        raise ValueError(f"`text` and files must not both be given. Received: {text} and {list(map(str, files))}")
+        raise UserError(f"`text` and files must not both be given. Received: {text} and {list(map(str, files))}")
     if out is not None and any(out.exists() and file.samefile(out) for file in files):
-        raise ValueError(f"`out` must not be one of the files to translate. Received: {out}")
+        raise UserError(f"`out` must not be one of the files to translate. Received: {out}")
     if out is not None:
         check_new(out, overwrite)
     if model is None:
@@ -289,7 +294,7 @@ def evaluate(model, source, reference, tokenize, **options):
     format = check_model(model)
     extras.require("sacrebleu")
     if source.samefile(reference):
-        raise ValueError(f"`reference` must not be the source. Received: {reference}")
+        raise UserError(f"`reference` must not be the source. Received: {reference}")
     from keras_tfm.training import evaluation
 
     translator = load_translator(model, format, **options)

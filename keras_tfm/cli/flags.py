@@ -7,6 +7,7 @@ import re
 
 import keras_tfm
 from keras_tfm.artifacts import FORMATS
+from keras_tfm.common.arguments import UserError
 from keras_tfm.common.extras import BACKENDS
 from keras_tfm.data.tasks import TASKS
 from keras_tfm.export.runners import MIN_AGREEMENT
@@ -153,7 +154,7 @@ def parse(argv):
         changes |= {name: arguments.pop(name) for name in OPTIONS if name in arguments}
         try:
             arguments["recipe"] = resolve(arguments["recipe"], **changes)
-        except ValueError as error:
+        except UserError as error:
             Parser(prog="keras-tfm train").error(in_terms_of_flags(str(error)))
     return arguments
 

@@ -1,10 +1,14 @@
 """Argument checks. Each error names the argument, says what is allowed and shows what was received."""
 
 
+class UserError(ValueError):
+    """A mistake that the caller can correct: the message says how. Any other `ValueError` is a bug of ours."""
+
+
 def check(name, value, fine, rule):
     """Returns `value` if it is `fine`, and otherwise raises an error that states the rule."""
     if not fine:
-        raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
+        raise UserError(f"`{name}` must be {rule}. Received: {name}={value!r}")
     return value
 
 
@@ -27,9 +31,9 @@ def rate(name, value):
 def strings(texts):
     """Returns `texts` as a list, if it is an iterable of strings and not one string."""
     if isinstance(texts, str):
-        raise ValueError(f"`texts` must be a list of strings. Received: a string, {texts[:40]!r}")
+        raise UserError(f"`texts` must be a list of strings. Received: a string, {texts[:40]!r}")
     texts = list(texts)
     for text in texts:
         if not isinstance(text, str):
-            raise ValueError(f"`texts` must be a list of strings. Received: {text!r} in it")
+            raise UserError(f"`texts` must be a list of strings. Received: {text!r} in it")
     return texts

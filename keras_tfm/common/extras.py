@@ -5,6 +5,8 @@ import importlib.util
 import pathlib
 import sys
 
+from keras_tfm.common.arguments import UserError
+
 # Package → what it is required for, and the extra that installs it.
 PACKAGES = {
     "tensorflow": ("the TensorFlow backend and for exports", "tensorflow"),
@@ -85,7 +87,7 @@ def npm_files(folder=None):
     for file in NPM_FILES.values():
         if not (folder / file).is_file():
             packages = " ".join(f"{name}@{version}" for name, version in NPM_PACKAGES.items())
-            raise ValueError(
+            raise UserError(
                 "`runtime` must be a folder that contains LiteRT.js, such as the node_modules that "
                 f"`npm install --no-package-lock {packages}` makes. Received: {folder}, without {file}"
             )

@@ -13,13 +13,15 @@ import zipfile
 
 import numpy as np
 
+from keras_tfm.common.arguments import UserError
+
 RESTORE = "restore it from a copy, or make it again"
 # What is read is bounded, so that a hostile file of a few bytes cannot take all memory.
 LARGEST_JSON = 2**24  # bytes; a vocabulary of 256,000 pieces takes 5 MB
 EXPANSION, SLACK = 20, 2**16  # an archive may hold so many times its own size, and so many bytes more
 
 
-class DamagedFile(ValueError):
+class DamagedFile(UserError):
     """A file whose content is not what was written. The message names the file, the reason and what to do."""
 
     def __init__(self, path, reason, remedy=RESTORE):
@@ -112,7 +114,7 @@ def locked(folder):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             advice = "wait for it, or choose another"
-            raise ValueError(f"{folder}: another process is using this folder; {advice}") from error
+            raise UserError(f"{folder}: another process is using this folder; {advice}") from error
         yield
     finally:
         os.close(file)
@@ -137,7 +139,7 @@ class NewFolder(contextlib.ExitStack):
         if self.folder.is_symlink() or self.folder.exists() and not self.folder.is_dir():
             content = "a link" if self.folder.is_symlink() else "a file"
         if content:
-            raise ValueError(f"`folder` must be new, empty or an earlier export. Received: {self.folder}, {content}")
+            raise UserError(f"`folder` must be new, empty or an earlier export. Received: {self.folder}, {content}")
 
     def __enter__(self):
         new = self.enter_context(atomic_write(self.folder))
@@ -224,11 +226,11 @@ def archive_of(path, remedy=RESTORE):
         members, size = archive.infolist(), os.fstat(file.fileno()).st_size
         unpacked = sum(member.file_size for member in members)
         if unpacked > EXPANSION * size + SLACK or sum(member.compress_size for member in members) > size:
-            raise ValueError(f"its {size:,} bytes would become {unpacked:,}")
+            raise UserError(f"its {size:,} bytes would become {unpacked:,}")
         if any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in members):
-            raise ValueError("it is compressed in a way that is not supported")
+            raise UserError("it is compressed in a way that is not supported")
         if any(member.filename.endswith(".json") and member.file_size > LARGEST_JSON for member in members):
-            raise ValueError(f"a .json file in it has more than {LARGEST_JSON:,} bytes")
+            raise UserError(f"a .json file in it has more than {LARGEST_JSON:,} bytes")
         yield archive
 
 
@@ -253,13 +255,13 @@ def read_json(path, required=(), remedy=RESTORE):
     with reading(path, remedy):
         content = json.loads(read_bytes(path, LARGEST_JSON))
         if not isinstance(content, dict):
-            raise ValueError("must be a JSON object")
+            raise UserError("must be a JSON object")
         checksum = content.pop("checksum", None)
         if checksum is not None and checksum != _digest(content):
-            raise ValueError("its checksum does not match its content")
+            raise UserError("its checksum does not match its content")
         missing = [name for name in required if name not in content]
         if missing:
-            raise ValueError(f"has no {', '.join(missing)}")
+            raise UserError(f"has no {', '.join(missing)}")
     return content
 
 
@@ -309,7 +311,7 @@ def _read_array(archive, member):
         read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         shape, _, dtype = read_header[version](file)
         if dtype.hasobject or math.prod(shape) * dtype.itemsize != member.file_size - file.tell():
-            raise ValueError(f"{member.filename} in it is not the array that it declares")
+            raise UserError(f"{member.filename} in it is not the array that it declares")
     with archive.open(member) as file:
         return np.lib.format.read_array(file, allow_pickle=False)
 
@@ -327,7 +329,7 @@ def size_of_arrays(path):
             if isinstance(item, h5py.Dataset):
                 # it can declare an array of any size without holding it
                 if item.external or item.is_virtual or item.id.get_storage_size() < item.nbytes:
-                    raise ValueError(f"{name} in it declares {item.nbytes:,} bytes that it does not hold")
+                    raise UserError(f"{name} in it declares {item.nbytes:,} bytes that it does not hold")
                 sizes.append(item.nbytes)
 
         with archive.open("model.weights.h5") as file, h5py.File(file) as weights:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_tfm.common import extras, files
-from keras_tfm.common.arguments import check, one_of, positive
+from keras_tfm.common.arguments import UserError, check, one_of, positive
 from keras_tfm.convert.marian_archive import Archive
 from keras_tfm.models import transformer
 from keras_tfm.models.loading import check_capacity
@@ -66,7 +66,7 @@ def read(folder):
     folder = pathlib.Path(folder)
     huggingface, marian = (folder / "config.json").exists(), [*folder.glob("*.npz")]
     if not huggingface and not marian:
-        raise ValueError(f"{folder}: must be a folder with config.json of Hugging Face or an .npz of Marian")
+        raise UserError(f"{folder}: must be a folder with config.json of Hugging Face or an .npz of Marian")
     archive = None if huggingface else Archive(folder)
     config = read_config(folder, archive)
     arguments, tensors = arguments_of(config), archive or Tensors(folder)
@@ -101,7 +101,7 @@ def read_config(folder, archive=None):
         for name in (*SIZES, "decoder_vocab_size", *SPECIALS):
             check(name, config.get(name), type(config.get(name)) is int, "an integer")
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise UserError(f"{path}: {error}") from error
     return config
 
 
@@ -110,7 +110,7 @@ def read_vocabulary(path):
     vocabulary = files.read_json(path, required=("<unk>",))
     with files.reading(path):
         if not all(type(number) is int and number >= 0 for number in vocabulary.values()):
-            raise ValueError("must map pieces to numbers")
+            raise UserError("must map pieces to numbers")
     return vocabulary
 
 
@@ -178,10 +178,10 @@ class Tensors:
             name = "model.shared.weight"
         with files.reading(self.path):
             if name not in self.names:
-                raise ValueError(f"has no {name}")
+                raise UserError(f"has no {name}")
             array = self.file.get_tensor(name) if hasattr(self.file, "get_tensor") else self.file[name].float().numpy()
             if array.shape != shape:
-                raise ValueError(f"{name} must have the shape {shape}, like the configuration. Received: {array.shape}")
+                raise UserError(f"{name} must have the shape {shape}, like the configuration. Received: {array.shape}")
             return np.asarray(array, "float32")
 
 

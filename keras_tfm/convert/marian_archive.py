@@ -9,7 +9,7 @@ import re
 import numpy as np
 
 from keras_tfm.common import extras, files
-from keras_tfm.common.arguments import one_of
+from keras_tfm.common.arguments import UserError, one_of
 
 CONFIGURATION = "special:model.yml"  # an array of the bytes of a YAML file
 # Their entry → entry of Hugging Face's config.json.
@@ -70,7 +70,7 @@ class Archive:
             else:
                 array = array.T if name.endswith("weight") and len(shape) == 2 else array.reshape(-1)
             if array.shape != shape:
-                raise ValueError(f"{theirs(name)} must have the shape {shape}. Received: {array.shape}")
+                raise UserError(f"{theirs(name)} must have the shape {shape}. Received: {array.shape}")
             return array
 
 
@@ -81,7 +81,7 @@ def parse_yaml(content):
     class Loader(yaml.SafeLoader):
         def compose_node(self, parent, index):
             if self.check_event(yaml.AliasEvent):
-                raise ValueError("an alias of YAML is not supported")
+                raise UserError("an alias of YAML is not supported")
             return super().compose_node(parent, index)
 
     return yaml.load(content, Loader)

@@ -7,6 +7,8 @@ import pathlib
 import sys
 import zlib
 
+from keras_tfm.common.arguments import UserError
+
 
 class ParallelFiles:
     """Pairs of lines from two files, or of the two columns of one TSV file; UTF-8, plain or .gz.
@@ -28,7 +30,7 @@ class ParallelFiles:
         self.paths = [pathlib.Path(path) for path in (source, target) if path is not None]
         self.length, self.fingerprint = _count_and_hash(self)
         if not self.length:
-            raise ValueError(f"{self.paths[0]}: must have at least one line. Received: an empty file")
+            raise UserError(f"{self.paths[0]}: must have at least one line. Received: an empty file")
 
     def __len__(self):
         return self.length
@@ -37,11 +39,11 @@ class ParallelFiles:
         for number, lines in enumerate(itertools.zip_longest(*map(read_lines, self.paths)), 1):
             if None in lines:
                 shorter, longer = self.paths if lines[0] is None else self.paths[::-1]
-                raise ValueError(f"{shorter}: must have as many lines as {longer}. Received: no line {number}")
+                raise UserError(f"{shorter}: must have as many lines as {longer}. Received: no line {number}")
             pair = lines if len(lines) == 2 else tuple(lines[0].split("\t"))
             if len(pair) != 2:
                 rule = "must be `text, tab, text`, since there is no `target`"
-                raise ValueError(f"{self.paths[0]}, line {number}: {rule}. Received: {lines[0][:80]!r}")
+                raise UserError(f"{self.paths[0]}, line {number}: {rule}. Received: {lines[0][:80]!r}")
             yield pair
 
 
@@ -64,11 +66,11 @@ def decode_lines(file, name, errors="strict"):
                 yield line.decode("utf-8")
             except UnicodeDecodeError as error:
                 if errors == "strict":
-                    raise ValueError(f"{name}, line {number}: must be UTF-8. Received: {line[:40]!r}") from error
+                    raise UserError(f"{name}, line {number}: must be UTF-8. Received: {line[:40]!r}") from error
                 print(f"{name}, line {number}: not UTF-8; invalid bytes are read as \ufffd", file=sys.stderr)
                 yield line.decode("utf-8", "replace")
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{name}, after line {number}: must be a whole .gz file. Received: {error}") from error
+        raise UserError(f"{name}, after line {number}: must be a whole .gz file. Received: {error}") from error
 
 
 def fingerprint(pairs):
@@ -86,7 +88,7 @@ def _count_and_hash(pairs):
     digest, count = hashlib.sha256(), 0
     for pair in pairs:
         if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(side, str) for side in pair)):
-            raise ValueError(f"`pairs` must be pairs of strings, (source, target). Received: {pair!r} among them")
+            raise UserError(f"`pairs` must be pairs of strings, (source, target). Received: {pair!r} among them")
         source, target = pair
         count += 1
         digest.update(f"{len(source)} {len(target)} {source}{target}".encode("utf-8", "surrogatepass"))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_tfm.common import extras
-from keras_tfm.common.arguments import check, one_of, positive
+from keras_tfm.common.arguments import UserError, check, one_of, positive
 
 SPLITS = ("train", "valid", "test")
 LOCALES = ("en_US", "en_GB", "de", "fr", "es", "it", "pt", "nl", "pl", "zh", "ja")
@@ -112,7 +112,7 @@ def _sequences(num_examples, split, seed, min_length, max_length, symbols):
                 texts.append(text)
         if len(texts) == before:  # there are so few texts that none belongs to this split
             received = f"{symbols=}, {max_length=}, which give none for {split=}"
-            raise ValueError(f"`symbols` and `max_length` must allow for more texts. Received: {received}")
+            raise UserError(f"`symbols` and `max_length` must allow for more texts. Received: {received}")
     return texts[:num_examples]
 
 
@@ -179,7 +179,7 @@ def date_formats(locale):
     try:
         data = babel.Locale.parse(locale)
     except (babel.UnknownLocaleError, TypeError, ValueError) as error:
-        raise ValueError(f"`locale` must be a name that Babel knows, like 'en_US'. Received: {locale=}") from error
+        raise UserError(f"`locale` must be a name that Babel knows, like 'en_US'. Received: {locale=}") from error
     formats = []
     patterns = [*data.date_formats.values(), *data.datetime_skeletons.values(), babel_dates.parse_pattern("y-MM-dd")]
     for pattern, template in sorted({(pattern.pattern, pattern.format) for pattern in patterns}):

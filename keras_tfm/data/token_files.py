@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_tfm import text
 from keras_tfm.common import files
-from keras_tfm.common.arguments import one_of, positive, rate
+from keras_tfm.common.arguments import UserError, one_of, positive, rate
 from keras_tfm.common.progress import Progress
 from keras_tfm.data.corpus import fingerprint
 
@@ -60,7 +60,7 @@ class TokenPairs:
     def __init__(self, folder):
         folder = pathlib.Path(folder)
         if not (folder / "meta.json").exists():
-            raise ValueError(f"`folder` must be one that `encode_pairs` wrote. Received: folder={str(folder)!r}")
+            raise UserError(f"`folder` must be one that `encode_pairs` wrote. Received: folder={str(folder)!r}")
         remedy = f"delete {folder} to encode the texts again"
         self.meta = files.read_json(folder / "meta.json", ("count", "dtype", "fingerprint", "files"), remedy)
         with files.reading(folder / "meta.json", remedy):
@@ -69,7 +69,7 @@ class TokenPairs:
                 files.check(folder / name, self.meta["files"][name], remedy)
             self.sources, self.targets = (Sequences(folder, side, self.meta["dtype"]) for side in ("source", "target"))
             if not all(len(side) == self.meta["count"] and side.in_order() for side in (self.sources, self.targets)):
-                raise ValueError("the ends of its sequences are not those of so many pairs of texts")
+                raise UserError("the ends of its sequences are not those of so many pairs of texts")
 
     def __len__(self):
         return len(self.sources)
@@ -133,7 +133,7 @@ def _write(pairs, folder, tokenizers, options, dtype, verbose):
             bar.add(len(chunk))
         if not counts["count"]:
             rule = f"`pairs` must hold texts of 1 to {options[0]} tokens"
-            raise ValueError(f"{rule}. Received: {sum(counts.values())} pairs, none of which fits")
+            raise UserError(f"{rule}. Received: {sum(counts.values())} pairs, none of which fits")
         (folder / "meta.json").unlink(missing_ok=True)  # the folder is incomplete until there is a new one
     return counts
 

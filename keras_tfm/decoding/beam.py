@@ -5,7 +5,7 @@ import functools
 import numpy as np
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import one_of, positive
+from keras_tfm.common.arguments import UserError, one_of, positive
 from keras_tfm.decoding.search import Search, last_logits, map_hypotheses
 from keras_tfm.ops.runtime import NEVER, flat_places
 from keras_tfm.text import END, PAD
@@ -54,7 +54,7 @@ def beam_search(
         no hypothesis have zeros as ids and the score `NEVER`.
     """
     if positive("n_best", n_best) > positive("beams", beams):
-        raise ValueError(f"`n_best` must be at most {beams=}. Received: {n_best=}")
+        raise UserError(f"`n_best` must be at most {beams=}. Received: {n_best=}")
     check_search(penalty, length_penalty, coverage_penalty, thorough)
     divisors = PENALTIES[penalty](np.arange(1, max_length + 1, dtype="float32"), length_penalty)
     options = {"beams": beams, "n_best": n_best, "divisors": divisors, "coverage_penalty": coverage_penalty}
@@ -67,9 +67,9 @@ def check_search(penalty="length", length_penalty=0.6, coverage_penalty=0.0, tho
     one_of("penalty", penalty, PENALTIES)
     one_of("thorough", thorough, (False, True))
     if not isinstance(length_penalty, (int, float)):
-        raise ValueError(f"`length_penalty` must be a number. Received: {length_penalty=}")
+        raise UserError(f"`length_penalty` must be a number. Received: {length_penalty=}")
     if not isinstance(coverage_penalty, (int, float)) or coverage_penalty < 0:
-        raise ValueError(f"`coverage_penalty` must be a number of at least 0. Received: {coverage_penalty=}")
+        raise UserError(f"`coverage_penalty` must be a number of at least 0. Received: {coverage_penalty=}")
 
 
 class _BeamSearch(Search):
@@ -115,7 +115,7 @@ class _BeamSearch(Search):
         logits, cache, *attention = self.step(state["tokens"], position, cache)
         if bool(attention) != bool(self.coverage_penalty):
             received = f"coverage_penalty={self.coverage_penalty}, {2 + len(attention)} outputs of step"
-            raise ValueError(
+            raise UserError(
                 f"`step` must return attention if, and only if, `coverage_penalty` is not 0. Received: {received}"
             )
         if attention:

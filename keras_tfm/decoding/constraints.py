@@ -5,7 +5,7 @@ import copy
 import numpy as np
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import positive
+from keras_tfm.common.arguments import UserError, positive
 from keras_tfm.ops.runtime import NEVER, masked_columns
 from keras_tfm.text import END, PAD, START
 
@@ -25,13 +25,13 @@ class Constraints:
     def __init__(self, max_length, min_length=0, forbidden=(), prefix=None, no_repeat_ngram=0, limits=None):
         self.max_length = positive("max_length", max_length)
         if not (isinstance(min_length, int) and 0 <= min_length <= max_length):
-            raise ValueError(f"`min_length` must be from 0 to max_length={max_length}. Received: {min_length=}")
+            raise UserError(f"`min_length` must be from 0 to max_length={max_length}. Received: {min_length=}")
         if END in forbidden:
-            raise ValueError(f"`forbidden` must not contain the end token, {END}. Received: {forbidden=}")
+            raise UserError(f"`forbidden` must not contain the end token, {END}. Received: {forbidden=}")
         if not isinstance(no_repeat_ngram, int) or no_repeat_ngram < 0:
-            raise ValueError(f"`no_repeat_ngram` must be an integer of at least 0. Received: {no_repeat_ngram=}")
+            raise UserError(f"`no_repeat_ngram` must be an integer of at least 0. Received: {no_repeat_ngram=}")
         if prefix is not None and (len(np.shape(prefix)) != 2 or np.shape(prefix)[1] > max_length):
-            raise ValueError(f"`prefix` must be (batch, n), n ≤ {max_length}. Received: shape {np.shape(prefix)}")
+            raise UserError(f"`prefix` must be (batch, n), n ≤ {max_length}. Received: shape {np.shape(prefix)}")
         self.min_length, self.forbidden = min_length, sorted({PAD, START, *forbidden})
         self.prefix, self.no_repeat_ngram = prefix, no_repeat_ngram
         # the last position of each row, (batch,) or an int

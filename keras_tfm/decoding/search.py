@@ -18,7 +18,7 @@ import keras
 import numpy as np
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import positive
+from keras_tfm.common.arguments import UserError, positive
 from keras_tfm.decoding.constraints import Constraints
 from keras_tfm.ops.runtime import NEVER
 from keras_tfm.text import END, PAD, START
@@ -63,11 +63,11 @@ def sample(
         ids (batch, max_length), zeros after the end token.
     """
     if not temperature > 0:
-        raise ValueError(f"`temperature` must be positive. Received: {temperature=}")
+        raise UserError(f"`temperature` must be positive. Received: {temperature=}")
     positive("top_k", top_k, optional=True)
     for name, share in (("top_p", top_p), ("min_p", min_p)):
         if share is not None and not 0 < share <= 1:
-            raise ValueError(f"`{name}` must be above 0 and at most 1. Received: {name}={share}")
+            raise UserError(f"`{name}` must be above 0 and at most 1. Received: {name}={share}")
     if isinstance(seed, (int, np.integer)):
         seed = keras.random.uniform((ops.shape(sources)[0], max_length), seed=int(seed))
     draw = functools.partial(_draw, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)

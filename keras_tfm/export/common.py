@@ -2,6 +2,8 @@
 
 import keras
 
+from keras_tfm.common.arguments import UserError
+
 
 def graph_of(function, *specs):
     """`function` as a TensorFlow graph; `specs` are shape, dtype and name of each argument."""
@@ -42,14 +44,14 @@ def check_options(model, holder, allowed, free):
     """
     unknown = [name for name in model.arguments if name not in free and name not in allowed]
     if unknown:
-        raise ValueError(
+        raise UserError(
             f"`translator` must have a model that {holder} can hold, which knows no {' and no '.join(unknown)}. "
             f"Received: {type(model).__name__}"
         )
     options = {name: model.arguments.get(name, values[0]) for name, values in allowed.items()}
     for name, value in options.items():
         if value not in allowed[name]:
-            raise ValueError(
+            raise UserError(
                 f"`{name}` must be one of {list(allowed[name])} in a model that {holder} can hold. Received: "
                 f"{name}={value!r}; choose another format, or train a model with another {name}"
             )

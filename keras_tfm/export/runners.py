@@ -19,7 +19,7 @@ import numpy as np
 
 from keras_tfm import artifacts, text
 from keras_tfm.common import extras, files
-from keras_tfm.common.arguments import check, one_of, positive, strings
+from keras_tfm.common.arguments import UserError, check, one_of, positive, strings
 from keras_tfm.common.progress import Progress
 from keras_tfm.text import END, PAD, START, longest_translation
 
@@ -52,7 +52,7 @@ class Runner:
         self.settings = artifacts.read_manifest(self.folder, required=("format", "max_length"))
         if self.settings["format"] != self.format:
             received = f"{self.folder}, with format {self.settings['format']!r}"
-            raise ValueError(f"`folder` must contain a translator in the {self.format} format. Received: {received}")
+            raise UserError(f"`folder` must contain a translator in the {self.format} format. Received: {received}")
 
     def __call__(self, texts, verbose=0):
         """Translates a list of strings. With `verbose=1`, shows progress on standard error."""
@@ -266,7 +266,7 @@ class HuggingFaceFolder(Runner):
     format = "huggingface"
 
     def __init__(self, folder):
-        raise ValueError(
+        raise UserError(
             "`folder` must be an export that this package runs. Received: "
             f"{folder}, in the format of Hugging Face, which `keras-tfm import` or `Translator.from_marian` reads"
         )

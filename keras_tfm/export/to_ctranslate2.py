@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from keras_tfm.common import extras
-from keras_tfm.common.arguments import check, one_of
+from keras_tfm.common.arguments import UserError, check, one_of
 from keras_tfm.export.common import check_options
 from keras_tfm.export.runners import vocabulary
 from keras_tfm.text import PAD, START
@@ -34,7 +34,7 @@ def write(translator, folder, settings):
     """Writes a model for CTranslate2; see `keras_tfm.export.export`."""
     specs = extras.load("ctranslate2.specs")
     if len(translator.models) != 1:
-        raise ValueError(f"`translator` must have one model. Received: {len(translator.models)} models")
+        raise UserError(f"`translator` must have one model. Received: {len(translator.models)} models")
     one_of("penalty", settings["penalty"], ["length"])
     check("coverage_penalty", settings["coverage_penalty"], not settings["coverage_penalty"], "0 for CTranslate2")
     spec = _spec(translator.models[0], specs)

@@ -14,7 +14,7 @@ import shutil
 from keras_tfm import ops
 from keras_tfm.artifacts import FORMATS, PAGE
 from keras_tfm.common import extras
-from keras_tfm.common.arguments import check
+from keras_tfm.common.arguments import UserError, check
 from keras_tfm.export import to_litert
 from keras_tfm.export.common import graph_of
 from keras_tfm.layers import recording
@@ -53,7 +53,7 @@ def copy_runtime(paths, folder):
     if len(after) != 1:
         rule = f"`runtime` must contain version {extras.NPM_PACKAGES['@litertjs/core']} of @litertjs/core"
         received = f"{paths[file.name]}, which imports @litertjs/wasm-utils {len(after)} times"
-        raise ValueError(f"{rule}. Received: {received}")
+        raise UserError(f"{rule}. Received: {received}")
     file.write_text(f'{notice}{before}"./wasm-utils.js"{after[0]}')
 
 

@@ -17,7 +17,7 @@ import time
 from typing import NamedTuple
 
 from keras_tfm import artifacts
-from keras_tfm.common.arguments import check, positive, strings
+from keras_tfm.common.arguments import UserError, check, positive, strings
 from keras_tfm.export import common, runners, to_ctranslate2, to_huggingface, to_litert, to_onnx, to_saved_model, to_web
 
 # Format → module that writes it; each has the function `write(translator, folder, settings)`.
@@ -95,13 +95,13 @@ def _check(translator, format, precision, n_best, page):
     """Raises an error for arguments that a format does not have; returns the precision."""
     precision = runners.check_precision(format, precision)
     if n_best is not None and format not in ("saved_model", "web"):
-        raise ValueError(f"`n_best` must be None for {format=}, which returns one translation. Received: {n_best=}")
+        raise UserError(f"`n_best` must be None for {format=}, which returns one translation. Received: {n_best=}")
     for name, value in page.items():
         check(name, value, value is None or format == "web", f"None for {format=}, which has no page")
     check("examples", page["examples"], not isinstance(page["examples"], str), "a list of strings")
     for model in translator.models:
         if model.quantization and format in ("litert", "ctranslate2", "web"):
-            raise ValueError(
+            raise UserError(
                 "`translator` must have models that are not quantized: export the model as it was before `quantize`, "
                 f"with a `precision`. Received: a model with {model.quantization['class_name']}"
             )
@@ -145,7 +145,7 @@ class Verdict(NamedTuple):
         )
 
 
-class Disagreement(ValueError):
+class Disagreement(UserError):
     """An export translates so differently from the model that it was not put in place; `verdict` says how much."""
 
     def __init__(self, folder, verdict, least):
@@ -166,7 +166,7 @@ def comparable(translator, texts, max_length):
     kept = [line for line, length in zip(texts, lengths, strict=True) if length < max_length and "\n" not in line]
     if not any(map(str.strip, kept)):
         rule = f"must contain texts of one line and at most {max_length - 1} tokens"
-        raise ValueError(f"`compare_on` {rule}. Received: none among {len(texts)} texts")
+        raise UserError(f"`compare_on` {rule}. Received: none among {len(texts)} texts")
     return kept
 
 

@@ -9,7 +9,7 @@ from functools import partial
 import keras
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import one_of, positive, rate
+from keras_tfm.common.arguments import UserError, one_of, positive, rate
 from keras_tfm.layers import masks, recording
 from keras_tfm.layers.base import as_matrices, fresh, initializer
 from keras_tfm.layers.dropout import Dropout
@@ -75,7 +75,7 @@ class MultiHeadAttention(masks.MaskedLayer):
         self.num_heads = positive("num_heads", num_heads)
         self.num_kv_heads = positive("num_kv_heads", num_kv_heads, optional=True) or num_heads
         if num_heads % self.num_kv_heads:
-            raise ValueError(f"`num_kv_heads` must divide {num_heads=}. Received: {num_kv_heads=}")
+            raise UserError(f"`num_kv_heads` must divide {num_heads=}. Received: {num_kv_heads=}")
         self.heads = one_of("heads", heads, HEADS)
         self.score = one_of("score", score, SCORES)
         self.mixing = one_of("mixing", mixing, MIXINGS)
@@ -89,7 +89,7 @@ class MultiHeadAttention(masks.MaskedLayer):
         width, memory_width = x_shape[-1], (memory_shape or x_shape)[-1]
         narrow = self.heads == "narrow"
         if self.heads != "wide" and width % self.num_heads or narrow and memory_width % self.num_kv_heads:
-            raise ValueError(
+            raise UserError(
                 "`num_heads` must divide the width of the input; with narrow heads, `num_kv_heads` must divide the "
                 f"width of the memory. Received: num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, "
                 f"{width=}, {memory_width=}"
@@ -131,7 +131,7 @@ class MultiHeadAttention(masks.MaskedLayer):
     def call(self, x, memory=None, mask=None, memory_mask=None, attention_mask=None, cache=None, training=None):
         if (memory is None) == (cache is None):
             received = "neither" if cache is None else "both"
-            raise ValueError(f"Either `memory` or a `cache` made from it must be given. Received: {received}")
+            raise UserError(f"Either `memory` or a `cache` made from it must be given. Received: {received}")
         if cache is None:
             k, v = self.project(memory, self.key_dense, self.value_dense)
         else:
@@ -259,7 +259,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
     def build(self, x_shape):
         super().build(x_shape)
         if self.positions == "rotary" and self.head_dim % 2:
-            raise ValueError(f'`positions="rotary"` needs an even head_dim. Received: head_dim={self.head_dim}')
+            raise UserError(f'`positions="rotary"` needs an even head_dim. Received: head_dim={self.head_dim}')
         normal = keras.initializers.RandomNormal(stddev=0.02)
         weights = self.scheme.weights(self.num_heads)
         self.position_weights = {name: self.add_weight(shape, normal, name=name) for name, shape in weights.items()}
@@ -272,9 +272,9 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         if cache is None:
             return self.finish(self.context(q, k, v, mask, attention_mask, training), mask)
         if not self.causal:
-            raise ValueError("A `cache` needs causal=True: cached tokens cannot see later ones. Received: causal=False")
+            raise UserError("A `cache` needs causal=True: cached tokens cannot see later ones. Received: causal=False")
         if mask is not None and "mask" not in cache:
-            raise ValueError("`mask` must be None for a cache that was made with masked=False. Received: a mask")
+            raise UserError("`mask` must be None for a cache that was made with masked=False. Received: a mask")
         if past is None:
             room = ops.shape(cache["k"])[2]
             q, past = check_capacity(q, room, start), masks.causal(length, room, start)
@@ -316,5 +316,5 @@ def check_capacity(x, room, start):
     if first is None or not (isinstance(room, int) and isinstance(count, int)):
         return ops.where(ops.logical_and(start >= 0, start + count <= room), x, math.nan)
     if first < 0 or first + count > room:
-        raise ValueError(f"`cache` must have room for every token. Received: {room=}, {count} tokens from {first}")
+        raise UserError(f"`cache` must have room for every token. Received: {room=}, {count} tokens from {first}")
     return x

@@ -3,6 +3,7 @@
 import keras
 
 from keras_tfm import ops
+from keras_tfm.common.arguments import UserError
 
 
 class Layer(keras.layers.Layer):
@@ -21,7 +22,7 @@ class Layer(keras.layers.Layer):
 def check_sequence(name, shape):
     """Raises an error unless this is the shape of a batch of sequences."""
     if len(shape) != 3:
-        raise ValueError(f"`{name}` must be (batch, length, features). Received: {name}.shape={tuple(shape)}")
+        raise UserError(f"`{name}` must be (batch, length, features). Received: {name}.shape={tuple(shape)}")
 
 
 def initializer(name, value):
@@ -29,7 +30,7 @@ def initializer(name, value):
     try:
         return keras.initializers.get(value)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"`{name}` must be a Keras initializer or its name. Received: {name}={value!r}") from error
+        raise UserError(f"`{name}` must be a Keras initializer or its name. Received: {name}={value!r}") from error
 
 
 def fresh(initializer):

@@ -5,7 +5,7 @@ from functools import partial
 import keras
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import one_of, positive, rate
+from keras_tfm.common.arguments import UserError, one_of, positive, rate
 from keras_tfm.layers.attention import MultiHeadAttention, MultiHeadSelfAttention
 from keras_tfm.layers.base import Layer, fresh, initializer
 from keras_tfm.layers.dropout import Dropout
@@ -57,7 +57,7 @@ class FeedForward(Layer):
         try:
             self.activation = keras.activations.get(GATES[activation] if self.is_gated else activation)
         except (TypeError, ValueError) as error:
-            raise ValueError(
+            raise UserError(
                 f"`activation` must be one of {list(GATES)} or any Keras activation. Received: {activation=}"
             ) from error
         self.use_bias = one_of("use_bias", use_bias, (False, True))
@@ -190,7 +190,7 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
 
     def __init__(self, num_heads, ff_dim, activation="relu", norm="layer", norm_first=False, dropout=0.1, **kwargs):
         if "causal" in kwargs:
-            raise ValueError(f"A decoder block is always causal: omit `causal`. Received: causal={kwargs['causal']!r}")
+            raise UserError(f"A decoder block is always causal: omit `causal`. Received: causal={kwargs['causal']!r}")
         shared = {name: kwargs[name] for name in MultiHeadAttention.OPTIONS if name in kwargs}
         super().__init__(num_heads, ff_dim, activation, norm, norm_first, dropout, causal=True, **kwargs)
         self.memory_attention = MultiHeadAttention(
@@ -228,10 +228,10 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
 
     def _check_memory(self, memory, memory_mask, cache=None):
         if memory is not None and cache is not None:
-            raise ValueError("`memory` must be None in a call with a `cache`, which contains it. Received: both")
+            raise UserError("`memory` must be None in a call with a `cache`, which contains it. Received: both")
         given = memory is not None if cache is None else "memory" in cache
         if given != self.memory_attention.built:
             call = f"a call {'with' if given else 'without'} memory, unlike the first"
-            raise ValueError(f"`memory` must be given in all calls or in none. Received: {call}")
+            raise UserError(f"`memory` must be given in all calls or in none. Received: {call}")
         if memory_mask is not None and not given:
-            raise ValueError("`memory_mask` needs a memory. Received: memory=None")
+            raise UserError("`memory_mask` needs a memory. Received: memory=None")

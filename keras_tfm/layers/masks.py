@@ -5,6 +5,7 @@ import inspect
 import keras
 
 from keras_tfm import ops
+from keras_tfm.common.arguments import UserError
 from keras_tfm.layers import recording
 from keras_tfm.layers.base import Layer, check_sequence
 from keras_tfm.ops import take_each
@@ -103,7 +104,7 @@ def check(name, mask, ranks=(2, 3, 4), of=None):
     )
     if "float" in dtype or not suits:
         size = "" if of is None else f", for {batch=} and {length=}"
-        raise ValueError(
+        raise UserError(
             f"`{name}` must be boolean (True = may attend) or 0/1 integers, of rank {' or '.join(map(str, ranks))}"
             f"{size}. Received: {dtype=}, {shape=}"
         )
@@ -186,7 +187,7 @@ class MaskedLayer(Layer):
 
     def _merged(self, x, memory=None, mask=None, memory_mask=None, attention_mask=None, **kwargs):
         if "return_attention_scores" in kwargs:
-            raise ValueError(
+            raise UserError(
                 "`return_attention_scores` is not supported: `keras_tfm.record_attention` collects the attention "
                 "weights of any layer or model:\n"
                 "    with record_attention() as maps:\n        y = layer(x)\n    maps[layer.path]\n"
@@ -198,7 +199,7 @@ class MaskedLayer(Layer):
         attention_mask = check("attention_mask", attention_mask)
         if attention_mask is not None and len(attention_mask.shape) == 2:
             if attention_mask.shape[0] not in (None, 1, x.shape[1]):
-                raise ValueError(
+                raise UserError(
                     "`attention_mask` of rank 2 must be (query, key); pass a (batch, length) mask as `mask`. "
                     f"Received: attention_mask.shape={tuple(attention_mask.shape)}, x.shape={tuple(x.shape)}"
                 )
@@ -215,11 +216,11 @@ class MaskedLayer(Layer):
         for name, value in others.items():
             if value is not None:
                 rule = "which contains the memory, and to which only tokens are added"
-                raise ValueError(f"`{name}` must be None in a call with a `cache`, {rule}. Received: a {name}")
+                raise UserError(f"`{name}` must be None in a call with a `cache`, {rule}. Received: a {name}")
 
     def check_built(self, method):
         if not self.built:
-            raise ValueError(f"{self.name!r} must be built before `{method}`: call it or its `build` first.")
+            raise UserError(f"{self.name!r} must be built before `{method}`: call it or its `build` first.")
 
     def compute_output_spec(self, *args, cache=None, **kwargs):
         if cache is None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import keras
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import one_of, positive
+from keras_tfm.common.arguments import UserError, one_of, positive
 from keras_tfm.layers.base import check_sequence
 
 ENCODINGS = ("sinusoidal", "learned", "index")  # kinds of `PositionalEncoding`
@@ -54,9 +54,9 @@ class PositionalEncoding(keras.layers.Layer):
         self.max_length = positive("max_length", max_length) if kind == "learned" else max_length
         self.dim = positive("dim", dim, optional=True)
         if dim is not None and (combine == "add" or kind == "index"):
-            raise ValueError(f"`dim` must be None for {combine=} and {kind=}. Received: {dim=}")
+            raise UserError(f"`dim` must be None for {combine=} and {kind=}. Received: {dim=}")
         if max_length is not None and kind != "learned":
-            raise ValueError(f"`max_length` must be None for {kind=}. Received: {max_length=}")
+            raise UserError(f"`max_length` must be None for {kind=}. Received: {max_length=}")
         self.supports_masking = True
 
     def build(self, x_shape):
@@ -75,7 +75,7 @@ class PositionalEncoding(keras.layers.Layer):
             positions = ops.as_integer("positions", positions)
             last = ops.known_value(ops.max(positions))
         if self.kind == "learned" and last is not None and last >= self.max_length:
-            raise ValueError(
+            raise UserError(
                 "`max_length` must exceed the position of every token. "
                 f"Received: max_length={self.max_length}, last position={last}"
             )

@@ -3,7 +3,7 @@
 import keras
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import one_of, positive, rate
+from keras_tfm.common.arguments import UserError, one_of, positive, rate
 from keras_tfm.layers import masks
 from keras_tfm.layers.attention import check_capacity
 from keras_tfm.layers.blocks import NORMS, TransformerDecoderBlock, TransformerEncoderBlock
@@ -70,7 +70,7 @@ class Stack(masks.MaskedLayer):
     def before_block(self, number, x, positions=None, start=0):
         """The input of a block: adds positions where they enter; norm and dropout before the first block."""
         if positions is not None and not self.encodings:
-            raise ValueError(
+            raise UserError(
                 f"`positions` must be None for a stack with positions={self.positions!r}, where only distances matter: "
                 f"only {', '.join(ENCODINGS)} take them. Received: positions of shape {tuple(ops.shape(positions))}"
             )

@@ -13,7 +13,7 @@ import keras
 
 from keras_tfm import artifacts
 from keras_tfm.common import files
-from keras_tfm.common.arguments import positive
+from keras_tfm.common.arguments import UserError, positive
 from keras_tfm.models import builders  # noqa: F401, registers all models with Keras
 from keras_tfm.models.sequence import SequenceModel
 
@@ -30,7 +30,7 @@ def load_keras(path):
         config = json.loads(archive.read("config.json"))
         kind = keras.saving.get_registered_object(str(config["registered_name"]))
         if not (isinstance(kind, type) and issubclass(kind, SequenceModel)):
-            raise ValueError(f"holds a {config['class_name']}, not a model of keras_tfm.models")
+            raise UserError(f"holds a {config['class_name']}, not a model of keras_tfm.models")
         _check_plain(config["config"])
         check_capacity(config["config"], *files.size_of_arrays(path))
     with files.reading(path):
@@ -45,7 +45,7 @@ def _check_plain(value):
         _check_plain(inner)
     module = value.get("module") if isinstance(value, dict) else None
     if str(module).partition(".")[0] == "keras" and module not in PLAIN:
-        raise ValueError(f"an option of the model must not be of {module}")
+        raise UserError(f"an option of the model must not be of {module}")
 
 
 def check_capacity(arguments, arrays, size):
@@ -70,7 +70,7 @@ def check_capacity(arguments, arrays, size):
     rows += number("max_length", 0) if arguments.get("positions") == "learned" else 0
     weights = width * rows + layers * in_layer
     if layers > arrays or weights > 2 * size:  # weights of four bits take half a byte
-        raise ValueError(
+        raise UserError(
             f"its configuration describes {layers:,} layers and {weights:,} weights, which its {arrays:,} arrays of "
             f"{size:,} bytes cannot hold"
         )
@@ -164,7 +164,7 @@ def average_checkpoints(model, paths):
     """
     paths = list(paths)
     if not paths:
-        raise ValueError("`paths` must name at least one checkpoint. Received: none")
+        raise UserError("`paths` must name at least one checkpoint. Received: none")
     weights = by_path("weights", model.weights)
     sums = dict.fromkeys(weights, 0.0)
     for path in paths:
@@ -207,7 +207,7 @@ def check_same(path, variables, arrays):
     wrong += [f"{key} of shape {ours} instead of {theirs}" for key, (ours, theirs) in shapes.items() if ours != theirs]
     if wrong:
         received = "; ".join(wrong[:3]) + (f"; and {len(wrong) - 3} more differences" if len(wrong) > 3 else "")
-        raise ValueError(f"{path}: must come from the same model and optimizer. Received: {received}")
+        raise UserError(f"{path}: must come from the same model and optimizer. Received: {received}")
 
 
 def weights_only(arrays):

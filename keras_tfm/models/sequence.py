@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import one_of
+from keras_tfm.common.arguments import UserError, one_of
 from keras_tfm.runtimes import devices
 
 
@@ -80,7 +80,7 @@ class SequenceModel(keras.Model):
         try:
             metadata = json.loads(json.dumps(self.metadata))
         except (TypeError, ValueError) as error:
-            raise ValueError(f"`metadata` must contain only JSON values. Received: {self.metadata}") from error
+            raise UserError(f"`metadata` must contain only JSON values. Received: {self.metadata}") from error
         return {"metadata": metadata, "quantization": self.quantization, **self.arguments}
 
     @classmethod
@@ -97,7 +97,7 @@ class SequenceModel(keras.Model):
         """Quantizes all dense layers to "int8" or "int4"; embeddings keep their precision."""
         one_of("mode", mode, ("int8", "int4"))
         if filters is not None:
-            raise ValueError(f"`filters` must be None, since they cannot be saved. Received: {filters=}")
+            raise UserError(f"`filters` must be None, since they cannot be saved. Received: {filters=}")
         dense = keras.layers.Dense, keras.layers.EinsumDense  # Keras warns about each layer of another kind
         super().quantize(mode, config, filters=lambda layer: isinstance(layer, dense))
         self.quantization = keras.saving.serialize_keras_object(config)

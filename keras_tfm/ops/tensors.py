@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_tfm.common.arguments import UserError
 from keras_tfm.ops.private import set_keras_mask
 
 
@@ -26,7 +27,7 @@ def as_integer(name, value):
         return value
     value = ops.convert_to_tensor(value)
     if "int" not in keras.backend.standardize_dtype(value.dtype):
-        raise ValueError(f"`{name}` must be an integer. Received: {name} of dtype {value.dtype}")
+        raise UserError(f"`{name}` must be an integer. Received: {name} of dtype {value.dtype}")
     return ops.cast(value, "int32")
 
 

@@ -14,7 +14,7 @@ import signal
 import socket
 
 from keras_tfm.common import extras
-from keras_tfm.common.arguments import check, positive
+from keras_tfm.common.arguments import UserError, check, positive
 
 PACKAGES = "h11", "prometheus_client"
 # File descriptors that are not for connections: of the server, of each worker, and as many while all are replaced.
@@ -31,7 +31,7 @@ class Settings:
 
     >>> Settings(max_batch=0)
     Traceback (most recent call last):
-    ValueError: `max_batch` must be a positive integer. Received: max_batch=0
+    keras_tfm.common.arguments.UserError: `max_batch` must be a positive integer. Received: max_batch=0
     """
 
     host: str = _setting("127.0.0.1", "address to listen at; 0.0.0.0 is every address of the machine")
@@ -98,7 +98,7 @@ def _within_limits(settings, log):
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     left = allowed - OWN_FILES - WORKER_FILES * settings.workers
     if left <= 0:
-        raise ValueError(f"the server needs more than {allowed - left} open files. Received: {allowed} (ulimit -n)")
+        raise UserError(f"the server needs more than {allowed - left} open files. Received: {allowed} (ulimit -n)")
     if settings.max_connections <= left:
         return settings
     log.say(event="fewer connections", max_connections=left, reason=f"at most {allowed} files may be open (ulimit -n)")

@@ -16,6 +16,7 @@ import warnings
 from typing import NamedTuple
 
 from keras_tfm import artifacts
+from keras_tfm.common.arguments import UserError
 from keras_tfm.export import runners
 
 # TensorFlow, JAX and the libraries for products read their number of threads from these.
@@ -84,7 +85,7 @@ def _load(folder, threads, max_batch, options):
         _translator.warm_up()
         _answer = _translator([SAMPLE])
     except Exception as error:
-        raise ValueError(str(error) or type(error).__name__) from None  # not all errors can go to another process
+        raise UserError(str(error) or type(error).__name__) from None  # not all errors can go to another process
     splits = not isinstance(_translator, runners.Runner)
     return About(getattr(_translator, "origin", ""), _translator.max_length if splits else None)
 

@@ -5,6 +5,7 @@ import os
 import time
 
 from keras_tfm import artifacts
+from keras_tfm.common.arguments import UserError
 from keras_tfm.serving.answers import Busy
 from keras_tfm.serving.worker import Worker, WorkerDied
 
@@ -51,7 +52,7 @@ class Workers:
         try:
             await asyncio.gather(*(self._add() for _ in range(self._number)))
         except WorkerDied:
-            raise ValueError(f"{self._arguments[0]}: a worker died while it loaded the model") from None
+            raise UserError(f"{self._arguments[0]}: a worker died while it loaded the model") from None
 
     def close(self):
         """Ends all workers, at once."""

@@ -3,7 +3,7 @@
 import re
 import warnings
 
-from keras_tfm.common.arguments import rate
+from keras_tfm.common.arguments import UserError, rate
 
 PAD, START, END, UNKNOWN = SPECIALS = range(4)
 # Where a `Translator` splits texts.
@@ -25,7 +25,7 @@ def register_tokenizer(cls):
     """
     other = TOKENIZERS.get(cls.__name__)
     if other is not None and other.__module__ != cls.__module__:
-        raise ValueError(f"`cls` must have a name of its own. Received: {cls}, and there is {other}")
+        raise UserError(f"`cls` must have a name of its own. Received: {cls}, and there is {other}")
     TOKENIZERS[cls.__name__] = cls
     return cls
 
@@ -71,7 +71,7 @@ class Tokenizer:
 
     def _sample(self, texts, sampling, seed):
         name = type(self).__name__
-        raise ValueError(f"`sampling` must be 0 except for BPE and unigram. Received: {sampling=} for a {name}")
+        raise UserError(f"`sampling` must be 0 except for BPE and unigram. Received: {sampling=} for a {name}")
 
 
 def longest_translation(length):
@@ -90,5 +90,5 @@ def truncated(ids, length, text, stacklevel):
 def clean(texts):
     """Replaces what UTF-8 cannot encode by "?"."""
     if isinstance(texts, str):
-        raise ValueError(f"`texts` must be a list of strings. Received: texts={texts[:80]!r}")
+        raise UserError(f"`texts` must be a list of strings. Received: texts={texts[:80]!r}")
     return (text.encode("utf-8", "replace").decode() for text in texts)

@@ -3,6 +3,7 @@
 import json
 
 from keras_tfm.common import files
+from keras_tfm.common.arguments import UserError
 from keras_tfm.text.base import SPECIALS, UNKNOWN, Tokenizer, register_tokenizer
 
 
@@ -21,7 +22,7 @@ class KerasHubTokenizer(Tokenizer):
     def __init__(self, tokenizer):
         if "int" not in tokenizer.compute_dtype or tokenizer.sequence_length:
             received = f"dtype={tokenizer.compute_dtype!r}, sequence_length={tokenizer.sequence_length}"
-            raise ValueError(f"`tokenizer` must return integers without padding. Received: a tokenizer with {received}")
+            raise UserError(f"`tokenizer` must return integers without padding. Received: a tokenizer with {received}")
         self.tokenizer = tokenizer
         self.vocab_size = tokenizer.vocabulary_size() + len(SPECIALS)
 
@@ -45,7 +46,7 @@ class KerasHubTokenizer(Tokenizer):
     def save(self, folder):
         name, config = type(self.tokenizer).__name__, self.tokenizer.get_config()
         if _keras_hub_classes().get(name) is not type(self.tokenizer):
-            raise ValueError(f"`tokenizer` must be of a class of keras_hub.tokenizers. Received: {self.tokenizer}")
+            raise UserError(f"`tokenizer` must be of a class of keras_hub.tokenizers. Received: {self.tokenizer}")
         files.write_json(folder / "keras_hub.json", {"class_name": name, "config": {**config, "dtype": "int32"}})
         self.tokenizer.save_assets(str(folder))
 
@@ -58,7 +59,7 @@ class KerasHubTokenizer(Tokenizer):
             make = _keras_hub_classes()[content["class_name"]]
             config = {**content["config"], "dtype": "int32", **dict.fromkeys(assets & {*content["config"]})}
             if "class_name" in json.dumps(config):
-                raise ValueError("must hold plain values only")
+                raise UserError("must hold plain values only")
             tokenizer = make(**config)
         with files.reading(folder):
             tokenizer.load_assets(str(folder))

@@ -5,7 +5,7 @@ import pathlib
 import tempfile
 
 from keras_tfm.common import files
-from keras_tfm.common.arguments import one_of
+from keras_tfm.common.arguments import UserError, one_of
 from keras_tfm.text.base import TOKENIZERS
 
 MANIFEST = "tokenizer.json"
@@ -32,7 +32,7 @@ def load_tokenizer(folder):
     """Reads a tokenizer that `save_tokenizer` wrote."""
     folder = pathlib.Path(folder)
     if not is_tokenizer(folder):
-        raise ValueError(f"`folder` must be one that `save_tokenizer` wrote. Received: folder={str(folder)!r}")
+        raise UserError(f"`folder` must be one that `save_tokenizer` wrote. Received: folder={str(folder)!r}")
     name = files.read_manifest(folder, MANIFEST, required=("class",))["class"]
     with files.reading(folder / MANIFEST):
         tokenizer = TOKENIZERS[one_of("class", name, TOKENIZERS)]

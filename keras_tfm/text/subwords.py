@@ -4,7 +4,7 @@ import concurrent.futures
 import io
 
 from keras_tfm.common import extras, files
-from keras_tfm.common.arguments import one_of, positive
+from keras_tfm.common.arguments import UserError, one_of, positive
 from keras_tfm.text.base import END, PAD, SPECIALS, START, UNKNOWN, Tokenizer, clean, register_tokenizer
 from keras_tfm.text.byte import ByteTokenizer
 
@@ -48,7 +48,7 @@ def train_tokenizer(texts, kind="bpe", vocab_size=8000, **options):
     try:
         trainer.train(sentence_iterator=clean(texts), model_writer=model, **settings)
     except RuntimeError as error:
-        raise ValueError(
+        raise UserError(
             "`texts` must not be empty, `vocab_size` must be large enough for all their characters, and `options` must "
             f"be options of SentencePiece. Received: {vocab_size=}, {options=}; SentencePiece's error: {error}"
         ) from error
@@ -75,7 +75,7 @@ class SentencePieceTokenizer(Tokenizer):
         specials = tuple(getattr(self.processor, name)() for name in ("pad_id", "bos_id", "eos_id", "unk_id"))
         if specials != tuple(SPECIALS):
             rule = "`model` must use ids 0 to 3 for padding, start, end and unknown."
-            raise ValueError(f"{rule} Received: a model that uses {specials}")
+            raise UserError(f"{rule} Received: a model that uses {specials}")
         self.vocab_size = self.processor.vocab_size()
         self._encode, self._decode = self.processor.encode, self.processor.decode
 

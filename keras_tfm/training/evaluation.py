@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_tfm import ops
 from keras_tfm.common import extras
-from keras_tfm.common.arguments import one_of
+from keras_tfm.common.arguments import UserError, one_of
 from keras_tfm.common.progress import Progress
 from keras_tfm.data.batches import model_inputs, padded
 
@@ -51,7 +51,7 @@ def _metrics(hypotheses, references, tokenize):
     """sacreBLEU's metrics, after a check of the arguments of `scores`."""
     if len(hypotheses) != len(references) or not references:
         received = f"{len(hypotheses)} translations, {len(references)} references"
-        raise ValueError(f"`references` must hold one text for each translation, at least one. Received: {received}")
+        raise UserError(f"`references` must hold one text for each translation, at least one. Received: {received}")
     sacrebleu = extras.load("sacrebleu")
     one_of("tokenize", tokenize, sacrebleu.BLEU.TOKENIZERS)
     return {"bleu": sacrebleu.BLEU(tokenize=tokenize, force=tokenize == "none"), "chrf": sacrebleu.CHRF()}

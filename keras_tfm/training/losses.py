@@ -4,7 +4,7 @@ import keras
 import numpy as np  # noqa: F401, for the examples
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import check, positive, rate
+from keras_tfm.common.arguments import UserError, check, positive, rate
 from keras_tfm.runtimes.replicas import mean_over_replicas, num_replicas
 
 
@@ -59,7 +59,7 @@ def token_weights(labels, sample_weight=None):
     sample_weight = ops.cast(sample_weight, "float32")
     if len(sample_weight.shape) not in (1, len(labels.shape)):
         shape = tuple(sample_weight.shape)
-        raise ValueError(f"`sample_weight` must be (batch,) or (batch, length). Received: sample_weight.shape={shape}")
+        raise UserError(f"`sample_weight` must be (batch,) or (batch, length). Received: sample_weight.shape={shape}")
     return weights * (sample_weight if len(sample_weight.shape) == len(labels.shape) else sample_weight[:, None])
 
 

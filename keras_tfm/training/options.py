@@ -60,7 +60,7 @@ class Recipe:
     0.2
     >>> Recipe(norm="batch")
     Traceback (most recent call last):
-    ValueError: `norm` must be one of ['layer', 'rms']. Received: norm='batch'
+    keras_tfm.common.arguments.UserError: `norm` must be one of ['layer', 'rms']. Received: norm='batch'
     """
 
     tokenizer: str = _data("bpe", "kind of tokenizer", ("bpe", "unigram", "char", "word", "bytes"))

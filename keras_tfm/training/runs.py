@@ -15,7 +15,7 @@ import numpy as np
 
 from keras_tfm import artifacts, ops
 from keras_tfm.common import files
-from keras_tfm.common.arguments import check, positive
+from keras_tfm.common.arguments import UserError, check, positive
 from keras_tfm.models.loading import START_OVER, by_path, check_same, checkpoints, read_state, weights_only
 from keras_tfm.runtimes import devices, machine
 
@@ -107,7 +107,7 @@ class TrainingRun(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         if self.steps_per_epoch is None:
-            raise ValueError("Call `TrainingRun.fit`; do not pass a `TrainingRun` to `model.fit` as a callback.")
+            raise UserError("Call `TrainingRun.fit`; do not pass a `TrainingRun` to `model.fit` as a callback.")
         self.saved_at, stop = time.monotonic(), self.stopping
         if stop and self.waited:  # Keras has just reset them
             stop.best, stop.best_epoch, stop.wait, stop.stopped_epoch = self.waited

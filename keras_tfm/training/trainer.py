@@ -11,7 +11,7 @@ import keras
 
 from keras_tfm import artifacts, data, plots, text
 from keras_tfm.common import files
-from keras_tfm.common.arguments import check
+from keras_tfm.common.arguments import UserError, check
 from keras_tfm.common.progress import redraws
 from keras_tfm.data.batches import BucketedBatches, PackedBatches
 from keras_tfm.models import loading
@@ -145,7 +145,7 @@ def write_result(run, average, history):
 
 def check_arguments(pairs, folder, valid, recipe):
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"`folder` must be a folder. Received: {folder}, a file")
+        raise UserError(f"`folder` must be a folder. Received: {folder}, a file")
     exists = recipe.start_from is None or pathlib.Path(recipe.start_from).is_dir()
     check(
         "start_from", recipe.start_from, exists, "the folder of a translator; `keras-tfm import` makes one of OPUS-MT's"
@@ -154,10 +154,10 @@ def check_arguments(pairs, folder, valid, recipe):
         if texts is not None and iter(texts) is texts:
             check(name, texts, False, "a list, or anything else that can be iterated over several times")
         if texts is not None and next(iter(texts), None) is None:
-            raise ValueError(f"`{name}` must not be empty. Received: no pairs")
+            raise UserError(f"`{name}` must not be empty. Received: no pairs")
     for name in ("patience", "bleu"):
         if getattr(recipe, name) and valid is None:
-            raise ValueError(f"`{name}` requires texts to validate on: `valid` must be given. Received: valid=None")
+            raise UserError(f"`{name}` requires texts to validate on: `valid` must be given. Received: valid=None")
 
 
 def earlier_choices(run, recipe, texts):
@@ -170,7 +170,7 @@ def earlier_choices(run, recipe, texts):
     if config["texts"] != texts:
         changed.add("texts to train on")
     if changed:
-        raise ValueError(
+        raise UserError(
             "`folder` must be a new folder, or that of a run with the same texts and options. "
             f"Received: {run.folder}, a run with other {', '.join(sorted(changed))}"
         )

@@ -555,3 +555,12 @@ def test_an_export_replaces_nothing_but_an_export(folder, tmp_path):
     with pytest.raises(SystemExit, match="--out must be new, empty or an earlier export.*diary"):
         commands.run(["export", str(folder), "--format", "litert", "--out", str(tmp_path)])
     assert (tmp_path / "diary").read_text() == "dear"
+
+
+@once
+def test_a_bug_shows_its_traceback_and_asks_for_a_report():
+    program = "import sys; from keras_tfm.cli import commands; commands.COMMANDS['info'] = lambda model: [].index(3); "
+    program += "sys.argv = ['keras-tfm', 'info']; commands.main()"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.returncode == 1 and "Traceback" in run.stderr and "ValueError" in run.stderr
+    assert run.stderr.splitlines()[-1].endswith("please report it with the lines above")
