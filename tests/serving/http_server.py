@@ -89,7 +89,7 @@ def served(log, *flags, model=LITERT, ready=True, stderr=None):
         server = Server(process, log)
         try:
             if ready:
-                server.wait(server.is_ready)
+                server.wait(server.is_ready, 240)  # a model of Keras compiles first
             yield server
         finally:
             process.terminate()
