@@ -120,7 +120,8 @@ def new_translator(folder, count):
     """A context for writing a saved translator: gives the new folder and the paths of its models."""
     models = {path.name for path in models_of(folder)} | {MODEL}
     names = models | {MANIFEST, *TOKENIZERS[0], *TOKENIZERS[1]}
-    return files.NewFolder(folder, models, names), [f"model-{n}.keras" for n in range(count)] if count > 1 else [MODEL]
+    files_of_models = [f"model-{n}.keras" for n in range(count)] if count > 1 else [MODEL]
+    return files.NewFolder(folder, models, names, "saved translator"), files_of_models
 
 
 def write_manifest(folder, **settings):
@@ -199,6 +200,8 @@ def describe(folder):
     FileNotFoundError: ...: contains no run, no saved translator and no export
     """
     folder = pathlib.Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: there is no such folder")
     format, models = format_of(folder), models_of(folder)
     size = f"{sum(path.stat().st_size for path in folder.rglob('*') if path.is_file()) / 2**20:.1f} MB"
     if format is not None:

@@ -125,6 +125,8 @@ class Translator:
         """
         folder, origin = pathlib.Path(folder), ""
         format = artifacts.format_of(folder)
+        if not folder.is_dir():
+            raise FileNotFoundError(f"{folder}: there is no such folder")
         if format is not None:
             raise UserError(
                 f"`folder` must be a training run or a saved translator. Received: {folder}, an export in the {format} "

@@ -127,9 +127,10 @@ class NewFolder(contextlib.ExitStack):
         folder: must be missing, empty, or written by an earlier `NewFolder` with the same names.
         main: names of which an earlier folder has at least one.
         own: all names that an earlier folder may have.
+        what: what such a folder is called in the error.
     """
 
-    def __init__(self, folder, main, own):
+    def __init__(self, folder, main, own, what="export"):
         super().__init__()
         self.folder = pathlib.Path(folder)
         recover_replace(self.folder)
@@ -139,7 +140,7 @@ class NewFolder(contextlib.ExitStack):
         if self.folder.is_symlink() or self.folder.exists() and not self.folder.is_dir():
             content = "a link" if self.folder.is_symlink() else "a file"
         if content:
-            raise UserError(f"`folder` must be new, empty or an earlier export. Received: {self.folder}, {content}")
+            raise UserError(f"`folder` must be new, empty or an earlier {what}. Received: {self.folder}, {content}")
 
     def __enter__(self):
         new = self.enter_context(atomic_write(self.folder))

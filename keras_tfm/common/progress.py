@@ -48,7 +48,8 @@ class Progress:
     def _show(self, last=False):
         self.shown = time.monotonic()
         seconds = self.shown - self.began
-        line = f"{self.label}: {self.done:,}" + ("" if self.total is None else f"/{self.total:,}") + f" {self.unit}s"
+        line = f"{self.label}: {self.done:,}" + ("" if self.total is None else f"/{self.total:,}")
+        line += f" {self.unit}" + "s" * ((self.total or self.done) != 1)
         if self.done and seconds:
             rate = self.done / seconds
             line += f", {rate:,.0f}/s" if rate >= 10 else f", {rate:.2g}/s"

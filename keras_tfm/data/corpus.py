@@ -42,7 +42,7 @@ class ParallelFiles:
                 raise UserError(f"{shorter}: must have as many lines as {longer}. Received: no line {number}")
             pair = lines if len(lines) == 2 else tuple(lines[0].split("\t"))
             if len(pair) != 2:
-                rule = "must be `text, tab, text`, since there is no `target`"
+                rule = "must be `text, tab, text`, since it is the only file"
                 raise UserError(f"{self.paths[0]}, line {number}: {rule}. Received: {lines[0][:80]!r}")
             yield pair
 
@@ -51,7 +51,8 @@ def read_lines(path, errors="strict"):
     """Lines of a UTF-8 file, plain or .gz, without their ends; `errors` as for `decode_lines`."""
     path = pathlib.Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: there is no such file")
+        what = "is a folder, not a text file" if path.is_dir() else "there is no such file"
+        raise FileNotFoundError(f"{path}: {what}")
     with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
         yield from decode_lines(file, path, errors)
 

@@ -62,7 +62,7 @@ def export(
         compare_on: sentences to translate by the export and by the translator, before the folder is replaced. Those of
             several lines, or longer than `max_length`, are left out: an export does not split them.
         min_agreement: the least mean similarity of both translations, from 0, which accepts any export, to 1. An export
-            that agrees less is not put in place. By default that of `exported.MIN_AGREEMENT`.
+            that agrees less is not put in place. By default that of `runners.MIN_AGREEMENT`.
         title: title of a page, by default "Translator".
         examples: texts to click on in a page.
         runtime: folder with LiteRT.js for a page, by default node_modules in the current folder.

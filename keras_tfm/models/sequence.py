@@ -87,6 +87,8 @@ class SequenceModel(keras.Model):
     def from_config(cls, config, custom_objects=None):
         arguments = dict(config)
         metadata, quantization = arguments.pop("metadata", {}), arguments.pop("quantization", None)
+        if arguments.pop("flat", False) or "builder" in arguments:
+            raise UserError("the model was written by an earlier version of keras_tfm, which this one cannot read")
         model = cls(**arguments)
         model.metadata = metadata
         if quantization:  # before the weights are loaded, which are those of quantized layers

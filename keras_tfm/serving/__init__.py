@@ -9,6 +9,7 @@ another one, and a new worker takes its place.
 import asyncio
 import contextlib
 import dataclasses
+import multiprocessing
 import pathlib
 import signal
 import socket
@@ -65,7 +66,10 @@ class Settings:
 
 
 def serve(folder, settings=None, **options):
-    """Serves a translator until SIGTERM or SIGINT comes; SIGHUP loads the model again. Call it in the main thread.
+    """Serves a translator until SIGTERM or SIGINT comes; SIGHUP loads the model again.
+
+    Call it in the main thread, and in a program under `if __name__ == "__main__":`, since each worker is a process that
+    imports the program again.
 
     Args:
         folder: a run, a saved translator or an export.
@@ -73,6 +77,9 @@ def serve(folder, settings=None, **options):
         **options: arguments of `Translator`, such as `beams`, unless the folder is an export.
     """
     extras.require(*PACKAGES)
+    importing = multiprocessing.current_process().name != "MainProcess" and multiprocessing.parent_process() is None
+    if importing:  # the program, in a new worker
+        raise UserError('`serve` must be called under `if __name__ == "__main__":`. Received: a call in a worker')
     from keras_tfm.serving.connections import BACKLOG
     from keras_tfm.serving.log import Log
 

@@ -10,7 +10,7 @@ import threading
 import time
 
 CAPACITY = 1000  # lines that may wait to be written
-STANDARD_ERROR = 2  # also for what workers write, which `keras_tfm.logs` filters
+STANDARD_ERROR = 2  # also for what workers write, which `keras_tfm.cli.developer_notes` filters
 
 
 class Log:

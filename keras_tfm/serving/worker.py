@@ -6,6 +6,7 @@ for the event loop whenever that is busy.
 
 import asyncio
 import contextlib
+import logging
 import multiprocessing
 import os
 import pickle
@@ -93,6 +94,7 @@ def _load(folder, threads, max_batch, options):
 def _load_translator(folder, threads, max_batch, options):
     form = artifacts.format_of(folder)
     if form is None:
+        logging.getLogger("tensorflow").setLevel(logging.ERROR)  # it warns of each width that is compiled
         from keras_tfm.translator import Translator
 
         return Translator.load(folder, batch_size=max_batch, **options)

@@ -23,7 +23,7 @@ def save_tokenizer(tokenizer, folder):
     """
     name = one_of("tokenizer", type(tokenizer).__name__, TOKENIZERS)
     own = {MANIFEST, *(file for cls in TOKENIZERS.values() for file in cls.files)}
-    with files.NewFolder(folder, {MANIFEST}, own) as new:
+    with files.NewFolder(folder, {MANIFEST}, own, "tokenizer") as new:
         tokenizer.save(new)
         files.write_manifest(new, MANIFEST, **{"class": name})
 

@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import math
 import pathlib
+import types
 from typing import NamedTuple
 
 import keras
@@ -101,12 +102,22 @@ def _prepare(paths, pairs, valid, recipe):
     """Reads or makes tokenizers and token files."""
     texts = data.fingerprint(pairs)
     recipe = dataclasses.replace(recipe, **earlier_choices(paths, recipe, texts))
-    start = Translator.load(recipe.start_from) if recipe.start_from else None
+    start = _translator_of(recipe.start_from)
+    if start is None and not paths.exists():
+        new_model(recipe, [types.SimpleNamespace(vocab_size=8)])  # wrong options raise an error before any long work
     tokenizers = start.tokenizers if start else make_tokenizers(paths, pairs, texts, recipe)
     if paths.exists():
         artifacts.check_tokenizers(paths, tokenizers)
     artifacts.write_tokenizers(paths.folder, tokenizers)
     return _Prepared(recipe, texts, start, tokenizers, *encode(paths, pairs, valid, tokenizers, recipe))
+
+
+def _translator_of(folder):
+    """The translator that `start_from` names, if any."""
+    try:
+        return Translator.load(folder) if folder else None
+    except UserError as error:
+        raise UserError(str(error).replace("`folder`", "`start_from`")) from error
 
 
 def _fit(paths, prepared, given, valid, say):

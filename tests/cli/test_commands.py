@@ -349,7 +349,7 @@ def test_what_can_be_known_at_once_is_said_before_keras_is_imported(folder, tmp_
         ("translate x .", "`model` must be a folder, given before the files"),
         ("translate MODEL x --out x", "--out must not be one of the files to translate. Received: x"),
         ("translate MODEL .", ".: must be a text file; pass text with --text. Received: a folder"),
-        ("train --source x", "x, line 1: must be `text, tab, text`, since there is no --target. Received: 'one text'"),
+        ("train --source x", "x, line 1: must be `text, tab, text`, since it is the only file. Received: 'one text'"),
         ("translate .", "must contain a run, a model.keras or an export"),
         ("translate hf --text Save", "`model` must be an export that this package runs. Received: hf, in the"),
         ("translate hf --text Save --beams 3", "--beams is fixed in an export, here huggingface. Received: 3"),

@@ -212,3 +212,13 @@ def test_a_session_without_xla_answers():
     method, found, errors = json.loads(run.stdout.splitlines()[-1])
     assert method == "tensorflow/serving/predict" and errors == [True, True, True]
     assert found == {"translation": list(dates)}
+
+
+@once
+@needs_extra
+def test_a_program_without_a_main_guard_is_told_so(tmp_path):
+    program = f"from keras_tfm import serving; serving.serve({str(LITERT)!r}, serving.Settings(port=0))"
+    (tmp_path / "program.py").write_text(program)
+    run = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 1
+    assert '`serve` must be called under `if __name__ == "__main__":`' in run.stderr

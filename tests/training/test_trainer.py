@@ -149,8 +149,8 @@ def test_an_interrupted_run_can_be_used_and_finished(interrupted, tmp_path, caps
 @once
 def test_a_run_does_not_get_the_tokenizer_of_a_failed_start_nor_of_another_run(run, texts, tmp_path):
     other = tmp_path / "other"
-    with pytest.raises(ValueError, match="`num_heads` must divide the width"):
-        train(other, texts, num_heads=5)
+    with pytest.raises(ValueError, match="`average` must be at most"):
+        train(other, texts, average=99)
     assert (other / "tokenizer").exists() and not (other / "config.json").exists()
     with eagerly():
         translator, _ = train(other, texts, tokenizer="char", steps=2, steps_per_epoch=2, average=1)
@@ -432,3 +432,11 @@ def test_killed_and_started_again_equals_uninterrupted(texts, tmp_path, capsys):
         np.testing.assert_array_equal(ours, theirs)
     assert (tmp_path / "killed/metrics.csv").read_text().count("\n") == 11
     assert artifacts.Run(tmp_path / "killed").read_config()["steps"] == 40
+
+
+@once
+def test_wrong_options_are_named_before_any_long_work(tmp_path):
+    for options, name in (({"num_heads": 5}, "num_heads"), ({"activation": "rleu"}, "activation")):
+        with pytest.raises(ValueError, match=name):
+            trainer.train([("a", "b")] * 9, tmp_path / "run", **options, verbose=0)
+        assert not (tmp_path / "run" / "tokenizer").exists()
