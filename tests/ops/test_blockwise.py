@@ -3,9 +3,9 @@ import pytest
 from conftest import IN_TENSORFLOW, assert_close, gradients, normal, parametrize_all
 
 from keras_tfm.layers import attend, masks
-from keras_tfm.ops import blockwise
 
 pytestmark = IN_TENSORFLOW
+blockwise = pytest.importorskip("keras_tfm.ops.blockwise", reason="needs TensorFlow")
 
 
 @parametrize_all("causal, masked, kv_heads, lengths", [False, True], [False, True], [1, 2, 4], [(7, 7), (3, 9), (8, 4)])
