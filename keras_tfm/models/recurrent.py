@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_tfm import ops  # noqa: F401, for the examples
 from keras_tfm.common.arguments import one_of
 from keras_tfm.models.encoder_decoder import EncoderDecoder
 from keras_tfm.models.recurrent_layers import DECODERS, RecurrentEncoder
