@@ -1,6 +1,6 @@
 """The files of a run, a saved translator and an export: which there are, and what a folder contains.
 
-No other module knows their names. Nothing here imports Keras, so it is fast.
+A module that writes a format may name files that only this format has. Nothing here imports Keras, so it is fast.
 """
 
 import contextlib
@@ -37,8 +37,8 @@ class Run:
         self.config, self.state = self.folder / "config.json", self.folder / "state.npz"
         self.checkpoints, self.metrics = self.folder / "checkpoints", self.folder / "metrics.csv"
         self.model, self.learning_curve = self.folder / MODEL, self.folder / "learning_curve.png"
-        self.tensorboard, data = self.folder / "tensorboard", self.folder / "data"
-        self.valid_data, self.tokenizer_options = data / "valid", data / "tokenizers.json"
+        self.tensorboard, self.data = self.folder / "tensorboard", self.folder / "data"
+        self.valid_data, self.tokenizer_options = self.data / "valid", self.data / "tokenizers.json"
 
     def checkpoint(self, step):
         """The file of the weights after a step."""
@@ -50,7 +50,7 @@ class Run:
 
     def train_data(self, number):
         """The folder of the texts to train on; several with subword sampling."""
-        return self.folder / "data" / f"train-{number}"
+        return self.data / f"train-{number}"
 
     def tokenizers(self, separate):
         """Folders of the shared tokenizer, or of those of both sides."""

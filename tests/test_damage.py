@@ -244,7 +244,7 @@ def test_info(name, request):
 SLOW = [pytest.param(form, marks=pytest.mark.slow) for form in ("saved_model", "onnx")]
 
 
-@pytest.mark.parametrize("form", ["litert", "ctranslate2", *SLOW])  # `test_exported` damages files of all forms, too
+@pytest.mark.parametrize("form", ["litert", "ctranslate2", *SLOW])  # `test_runners` damages files of all forms, too
 def test_exports(form, saved, root):
     Translator.load(saved, beams=1, max_length=24).export(root / form, form)
     assert sum(fuzz(file, lambda: runners.load(root / form)(TEXTS)) for file in inside(root / form)) > 90

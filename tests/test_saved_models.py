@@ -103,7 +103,7 @@ def test_it_reads_dates_that_it_has_never_seen():
 
 @once
 def test_what_is_shipped_is_small_and_right():
-    """LiteRT in a process that cannot import this package; test_serving.py does so for the SavedModel."""
+    """LiteRT in a process that cannot import this package; test_server.py does so for the SavedModel."""
     for form in ("saved_model", "litert"):
         size = sum(file.stat().st_size for file in (DATES / form).rglob("*") if file.is_file())
         assert size < 2e6, (form, size)

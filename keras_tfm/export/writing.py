@@ -81,14 +81,20 @@ def export(
     max_length = runners.limited("max_length", min(positive("max_length", max_length), translator.max_length))
     compare_on = comparable(translator, compare_on, max_length)
     least = runners.check_agreement(precision, min_agreement, compare_on)
+    settings = _settings(translator, format, precision, max_length, n_best, page)
+    return _write(translator, folder, settings, compare_on, least)
+
+
+def _settings(translator, format, precision, max_length, n_best, page):
+    """What the manifest says about an export."""
     settings = {"format": format, "precision": precision, "max_length": max_length}
     settings |= {"longest": translator.longest(max_length), "beams": translator.beams}
     settings |= {name: translator.settings[name] for name in translator.options}
     if format in ("saved_model", "web"):
         settings["n_best"] = min(positive("n_best", n_best or translator.beams), translator.beams)
     if format == "web":
-        settings |= {"title": title or "Translator", "examples": list(examples or ()), "runtime": runtime}
-    return _write(translator, folder, settings, compare_on, least)
+        settings |= page | {"title": page["title"] or "Translator", "examples": list(page["examples"] or ())}
+    return settings
 
 
 def _check(translator, format, precision, n_best, page):

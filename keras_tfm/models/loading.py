@@ -123,8 +123,7 @@ def model_of(config):
 def _average_of_last(run, count):
     """The model with the mean of a run's last `count` snapshots, these as [(step, path)], and the run's total steps."""
     config, state = run.read_config(), read_state(run.folder)
-    kept = checkpoints(run.folder)
-    snapshots = [(step, path) for step, path in run.all_checkpoints() if path in kept]
+    snapshots = _checkpoints(run)
     if state["step"] > max((step for step, _ in snapshots), default=0):
         snapshots.append((state["step"], run.state))
     if not snapshots:
@@ -153,8 +152,13 @@ def saved_step(folder):
 
 def checkpoints(folder):
     """Paths of a run's checkpoints, oldest first, without any newer than the saved state."""
-    newest = saved_step(folder) or math.inf  # without a state, all of them
-    return [path for step, path in artifacts.Run(folder).all_checkpoints() if step <= newest]
+    return [path for _, path in _checkpoints(artifacts.Run(folder))]
+
+
+def _checkpoints(run):
+    """The same with their steps: [(step, path), …]."""
+    newest = saved_step(run.folder) or math.inf  # without a state, all of them
+    return [(step, path) for step, path in run.all_checkpoints() if step <= newest]
 
 
 def average_checkpoints(model, paths):

@@ -17,5 +17,5 @@ def _chosen(name):
 
 matmul, matmul_transposed, relu = _chosen("matmul"), _chosen("matmul_transposed"), _chosen("relu")
 embed, layer_norm, crossentropy = _chosen("embed"), _chosen("layer_norm"), _chosen("crossentropy")
-attention, short_attention = _chosen("attention"), _chosen("short_attention")
+attention, short_attention = _BACKEND.attention, _BACKEND.short_attention  # short: for programs without gradients
 random_bits, to_numpy = _chosen("random_bits"), _chosen("to_numpy")

@@ -76,11 +76,6 @@ def attention(q, k, v, key_mask=None, causal=False):
     return ops.where(ops.transpose(some, (0, 2, 1, 3)), context, 0)
 
 
-def short_attention(q, k, v, key_mask=None, causal=False):
-    """`attention` for programs without a gradient."""
-    return attention(q, k, v, key_mask, causal)
-
-
 def keras_attention(q, k, v, key_mask=None, causal=False):
     """`attention` by Keras' fused kernel, if there is no mask; Keras' result for a masked query is not zero."""
     if key_mask is not None:

@@ -85,7 +85,7 @@ def test_training_learns_the_built_in_task(tmp_path):
 @once
 @pytest.mark.usefixtures("one_width")
 def test_training_learns(tmp_path):
-    """On JAX, `test_pipeline` does so by the function."""
+    """On JAX, `test_trainer` does so by the function."""
     task = {"max_length": 5, "symbols": "abcdefgh"}
     (tmp_path / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in reverse(20_000, **task)))
     line = "--tokenizer word --max_length 16 --batch_tokens 1024 --num_shapes 1 --dropout 0 --smoothing 0 --verbose 0"

@@ -40,7 +40,7 @@ print(json.dumps(LiteRTTranslator(sys.argv[1])(json.load(sys.stdin))))
     [
         pytest.param("bytes", 1, "float32", marks=pytest.mark.slow),
         pytest.param("bpe", 3, "float16", marks=pytest.mark.slow),
-        pytest.param("bpe", 3, "float32", marks=pytest.mark.slow),  # `test_exported` does so in `make test`
+        pytest.param("bpe", 3, "float32", marks=pytest.mark.slow),  # `test_runners` does so in `make test`
         pytest.param("bytes", 2, "int8", marks=pytest.mark.slow),
     ],
 )
