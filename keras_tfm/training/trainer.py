@@ -74,7 +74,6 @@ def train(pairs, folder, recipe="default", valid=None, say=print, **changes):
     if not devices.is_main_process():
         say, recipe = (lambda message: None), dataclasses.replace(recipe, verbose=0)
     with files.locked(paths.folder) if devices.is_main_process() else contextlib.nullcontext():
-        keras.utils.set_random_seed(recipe.seed)
         with devices.main_process_first():
             prepared = _prepare(paths, pairs, valid, recipe)
         with devices.distributed(prepared.recipe.devices, prepared.recipe.model_parallel):
@@ -127,6 +126,7 @@ def _fit(paths, prepared, given, valid, say):
     batches = make_batches(encoded, recipe, copies=2 if recipe.r_drop else 1)
     validation = make_validation_batches(valid_encoded, recipe, machine.current()) if valid is not None else None
     recipe = resolve_schedule(recipe, len(batches), encoded[0], start)
+    keras.utils.set_random_seed(recipe.seed)  # here, so that a resumed run draws the same weights as a whole one
     model = copy_model(start, recipe) if start else new_model(recipe, tokenizers)
     compile_model(model, recipe, machine.current())
     stop = keras.callbacks.EarlyStopping("val_loss", patience=recipe.patience) if recipe.patience else None
