@@ -14,7 +14,8 @@ WIDTH = 32
 def encode(x, positions, **options):
     """Two untrained encoder blocks, the same for all position schemes."""
     keras.utils.set_random_seed(0)
-    return np.array(TransformerEncoder(2, 4, 64, positions=positions, max_length=len(WORDS), **options)(x))
+    sizes = {"num_layers": 2, "num_heads": 4, "ff_dim": 64, "max_length": len(WORDS)}
+    return np.array(TransformerEncoder(**sizes, positions=positions, **options)(x))
 
 
 def main(orders=100):

@@ -42,7 +42,8 @@ def accuracies(positions, seed, count):
     keras.utils.set_random_seed(seed)
     ids = keras.Input((None,), dtype="int32")
     x = keras.layers.Embedding(2 * LETTERS, WIDTH)(ids)
-    x = TransformerEncoder(2, 4, 64, 0.0, positions, max_length=LENGTH, norm_first=True, causal=True)(x)
+    sizes = {"num_layers": 2, "num_heads": 4, "ff_dim": 64, "dropout": 0.0, "max_length": LENGTH}
+    x = TransformerEncoder(**sizes, positions=positions, norm_first=True, causal=True)(x)
     model = keras.Model(ids, keras.layers.Dense(LETTERS)(x))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
     fit(f"{positions} positions", model, *sequences(seed, count, TRAINED), epochs=5, learning_rate=3e-3, loss=loss)

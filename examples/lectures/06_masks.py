@@ -49,7 +49,7 @@ def losses(name, options, examples):
     keras.utils.set_random_seed(0)
     ids = keras.Input((None,), dtype="int32")
     x = keras.layers.Embedding(TOKENS, WIDTH)(ids)
-    x = TransformerEncoder(2, num_heads=4, ff_dim=64, dropout=0.0, norm_first=True, **options)(x)
+    x = TransformerEncoder(num_layers=2, num_heads=4, ff_dim=64, dropout=0.0, norm_first=True, **options)(x)
     model = keras.Model(ids, keras.layers.Dense(TOKENS)(x))
     text, train = sequences(500, seed=1), sequences(examples, seed=2)
     fit(name, model, train[:, :-1], train[:, 1:], epochs=5, learning_rate=3e-3)

@@ -39,7 +39,7 @@ def accuracies(name, norm, seed, steps):
     for _ in range(layers):
         x = x + MultiHeadSelfAttention(num_heads=4, mixing=mixing)(normalized(x))
         if activation:
-            x = x + FeedForward(2 * WIDTH, activation)(normalized(x))
+            x = x + FeedForward(2 * WIDTH, activation=activation)(normalized(x))
     model = keras.Model(ids, keras.layers.Dense(2)(normalized(x)[:, 0]))
     options = {"metrics": ["accuracy"], "validation_data": sequences(99, 1024), "validation_batch_size": 1024}
     history = fit(name, model, *sequences(seed, steps * BATCH), EPOCHS, BATCH, 3e-3, **options)

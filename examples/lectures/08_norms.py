@@ -36,7 +36,9 @@ def build(norm="layer norm", depth=2, residual=True, norm_first=None):
     symbols = keras.Input((LENGTH,), dtype="int32")
     x = keras.layers.Embedding(SYMBOLS, WIDTH, mask_zero=True)(symbols)
     if norm_first is not None:
-        x = TransformerEncoder(depth, HEADS, 4 * WIDTH, dropout=0.0, norm_first=norm_first)(x)
+        x = TransformerEncoder(num_layers=depth, num_heads=HEADS, ff_dim=4 * WIDTH, dropout=0.0, norm_first=norm_first)(
+            x
+        )
         return keras.Model(symbols, keras.layers.Dense(SYMBOLS)(x))
     x = PositionalEncoding()(x)
     for number in range(depth):

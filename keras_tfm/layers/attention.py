@@ -11,7 +11,7 @@ import keras
 from keras_tfm import ops
 from keras_tfm.common.arguments import UserError, one_of, positive, rate
 from keras_tfm.layers import masks, recording
-from keras_tfm.layers.base import as_matrices, fresh, initializer
+from keras_tfm.layers.base import as_matrices, fresh, initializer, options_of
 from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.positions import SCHEMES
 from keras_tfm.layers.scores import MIXINGS, SCORES, attend, local_attention
@@ -32,6 +32,7 @@ class MultiHeadAttention(masks.MaskedLayer):
 
     Args:
         num_heads: number of query heads.
+        head_dim: width of each head, by default that of `heads`.
         num_kv_heads: number of key/value heads, a divisor of `num_heads`; the same number by default. One is
             multi-query attention, a few are grouped-query attention (https://arxiv.org/abs/2305.13245).
         heads, score, mixing: names from `HEADS`, `SCORES` and `MIXINGS`.
@@ -54,13 +55,13 @@ class MultiHeadAttention(masks.MaskedLayer):
     (2, 3, 8)
     """
 
-    OPTIONS = ("num_kv_heads", "heads", "score", "mixing", "attention_dropout")
-    OPTIONS += ("use_bias", "kernel_initializer", "bias_initializer")
     causal, window, scheme = False, None, SCHEMES[None]  # options of the subclass
 
     def __init__(
         self,
         num_heads,
+        *,
+        head_dim=None,
         num_kv_heads=None,
         heads="standard",
         score="scaled_dot",
@@ -73,6 +74,7 @@ class MultiHeadAttention(masks.MaskedLayer):
     ):
         super().__init__(**kwargs)
         self.num_heads = positive("num_heads", num_heads)
+        self.head_dim = positive("head_dim", head_dim, optional=True)
         self.num_kv_heads = positive("num_kv_heads", num_kv_heads, optional=True) or num_heads
         if num_heads % self.num_kv_heads:
             raise UserError(f"`num_kv_heads` must divide {num_heads=}. Received: {num_kv_heads=}")
@@ -82,19 +84,20 @@ class MultiHeadAttention(masks.MaskedLayer):
         self.use_bias = one_of("use_bias", use_bias, (False, True))
         self.kernel_initializer = initializer("kernel_initializer", kernel_initializer)
         self.bias_initializer = initializer("bias_initializer", bias_initializer)
-        attention_dropout = rate("attention_dropout", attention_dropout)
+        self.attention_dropout = rate("attention_dropout", attention_dropout)
         self.dropout = Dropout(attention_dropout, dtype="float32") if attention_dropout else None
 
     def build(self, x_shape, memory_shape=None):
         width, memory_width = x_shape[-1], (memory_shape or x_shape)[-1]
         narrow = self.heads == "narrow"
-        if self.heads != "wide" and width % self.num_heads or narrow and memory_width % self.num_kv_heads:
+        shared = narrow or self.heads == "standard" and self.head_dim is None
+        if shared and width % self.num_heads or narrow and memory_width % self.num_kv_heads:
             raise UserError(
-                "`num_heads` must divide the width of the input; with narrow heads, `num_kv_heads` must divide the "
-                f"width of the memory. Received: num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, "
-                f"{width=}, {memory_width=}"
+                "`num_heads` must divide the width of the input, unless `head_dim` is given; with narrow heads it must "
+                "always, and `num_kv_heads` must divide the width of the memory. Received: "
+                f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, {width=}, {memory_width=}"
             )
-        self.head_dim = HEADS[self.heads](width, self.num_heads)
+        self.head_dim = self.head_dim or HEADS[self.heads](width, self.num_heads)
         self.query_dense = self._head_dense("query", width, self.num_heads)
         self.key_dense = self._head_dense("key", memory_width, self.num_kv_heads)
         self.value_dense = self._head_dense("value", memory_width, self.num_kv_heads)
@@ -224,12 +227,12 @@ class MultiHeadSelfAttention(MultiHeadAttention):
     """Attention from a sequence to itself.
 
     Args:
-        num_heads: number of query heads.
+        num_heads, head_dim, num_kv_heads, heads, score, mixing: as for `MultiHeadAttention`.
         causal: whether each token sees only itself and earlier tokens.
         window: if given, each token sees only tokens less than `window` positions away. The cost is then linear in the
             length, unless there is a cache or an `attention_mask`.
         positions: None, "rotary", "relative" (T5's bias) or "alibi".
-        **kwargs: the other options of `MultiHeadAttention`.
+        attention_dropout, use_bias, kernel_initializer, bias_initializer: as for `MultiHeadAttention`.
 
     Call arguments:
         x, mask: (batch, length, features) and (batch, length); Keras fills in the mask of `Embedding(mask_zero=True)`.
@@ -247,10 +250,25 @@ class MultiHeadSelfAttention(MultiHeadAttention):
     >>> y, cache = layer(x[:, 1:], cache=cache, start=1)
     """
 
-    OPTIONS = ("causal", "window", "positions", *MultiHeadAttention.OPTIONS)
-
-    def __init__(self, num_heads, causal=False, window=None, positions=None, **kwargs):
-        super().__init__(num_heads, **kwargs)
+    def __init__(
+        self,
+        num_heads,
+        *,
+        head_dim=None,
+        num_kv_heads=None,
+        heads="standard",
+        score="scaled_dot",
+        mixing="soft",
+        causal=False,
+        window=None,
+        positions=None,
+        attention_dropout=0.0,
+        use_bias=True,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        **kwargs,
+    ):
+        super().__init__(**options_of(MultiHeadAttention, locals()), **kwargs)
         self.causal = one_of("causal", causal, (False, True))
         self.window = positive("window", window, optional=True)
         self.positions = one_of("positions", positions, SCHEMES)

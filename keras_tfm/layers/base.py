@@ -1,5 +1,7 @@
 """What layers with weights share: saving of their options, and initialization of their kernels."""
 
+import inspect
+
 import keras
 
 from keras_tfm import ops
@@ -17,6 +19,17 @@ class Layer(keras.layers.Layer):
         plain = keras.saving.serialize_keras_object
         kwargs.pop("dtype", None)
         return super().__new__(cls, *map(plain, args), **plain(kwargs))
+
+    def set_options(self, options):
+        """Makes each option an attribute of its name."""
+        for name, value in options.items():
+            setattr(self, name, value)
+
+
+def options_of(kind, arguments):
+    """Those of the arguments, by name, that the constructor of a class of layers takes as options."""
+    names = inspect.signature(kind.__init__).parameters.keys() - {"self", "kwargs"}
+    return {name: value for name, value in arguments.items() if name in names}
 
 
 def check_sequence(name, shape):

@@ -7,16 +7,11 @@ import keras
 from keras_tfm import ops
 from keras_tfm.common.arguments import UserError, one_of, positive, rate
 from keras_tfm.layers.attention import MultiHeadAttention, MultiHeadSelfAttention
-from keras_tfm.layers.base import Layer, fresh, initializer
+from keras_tfm.layers.base import Layer, fresh, initializer, options_of
 from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.masks import MaskedLayer
 
 GATES = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "swish"}  # https://arxiv.org/abs/2002.05202
-DENSE = (
-    "use_bias",
-    "kernel_initializer",
-    "bias_initializer",
-)  # options of attention that apply to the feed-forward network too
 
 
 class LayerNormalization(keras.layers.LayerNormalization):
@@ -45,6 +40,7 @@ class FeedForward(Layer):
     def __init__(
         self,
         ff_dim,
+        *,
         activation="relu",
         use_bias=True,
         kernel_initializer="glorot_uniform",
@@ -125,9 +121,9 @@ class TransformerEncoderBlock(MaskedLayer):
         norm: "layer" or "rms".
         norm_first: whether to normalize the input of each sublayer (pre-norm) instead of each sum (post-norm).
         dropout: dropout rate of the output of each sublayer.
-        **kwargs: any option of `MultiHeadSelfAttention`: `score`, `heads`, `num_kv_heads`, `mixing`, `causal`,
-            `window`, `positions`, `attention_dropout`, `use_bias`, `kernel_initializer`, `bias_initializer`. The last
-            three apply to the feed-forward network too.
+        head_dim, num_kv_heads, heads, score, mixing, causal, window, positions, attention_dropout: as for
+            `MultiHeadSelfAttention`.
+        use_bias, kernel_initializer, bias_initializer: for attention and feed-forward network.
 
     Call arguments:
         x, mask: (batch, length, features) and (batch, length); Keras fills in the mask of `Embedding(mask_zero=True)`.
@@ -141,16 +137,37 @@ class TransformerEncoderBlock(MaskedLayer):
     (2, 3, 8)
     """
 
-    OPTIONS = ("activation", "norm", "norm_first", *MultiHeadSelfAttention.OPTIONS)
-
-    def __init__(self, num_heads, ff_dim, activation="relu", norm="layer", norm_first=False, dropout=0.1, **kwargs):
-        options = {name: kwargs.pop(name) for name in MultiHeadSelfAttention.OPTIONS if name in kwargs}
+    def __init__(
+        self,
+        *,
+        num_heads,
+        ff_dim,
+        activation="relu",
+        norm="layer",
+        norm_first=False,
+        dropout=0.1,
+        head_dim=None,
+        num_kv_heads=None,
+        heads="standard",
+        score="scaled_dot",
+        mixing="soft",
+        causal=False,
+        window=None,
+        positions=None,
+        attention_dropout=0.0,
+        use_bias=True,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        **kwargs,
+    ):
+        options = options_of(TransformerEncoderBlock, locals())
         super().__init__(**kwargs)
-        self.residual = partial(Residual, norm, norm_first, dropout, dtype=self.dtype_policy)
-        self.attention = MultiHeadSelfAttention(num_heads, **options, dtype=self.dtype_policy, name="attention")
+        self.set_options(options)
+        policy, of_attention = self.dtype_policy, options_of(MultiHeadSelfAttention, options)
+        self.residual = partial(Residual, **options_of(Residual, options), dtype=policy)
+        self.attention = MultiHeadSelfAttention(**of_attention, dtype=policy, name="attention")
         self.attention_residual = self.residual(name="attention_residual")
-        dense = {name: options[name] for name in DENSE if name in options}
-        self.feed_forward = FeedForward(ff_dim, activation, **dense, dtype=self.dtype_policy, name="feed_forward")
+        self.feed_forward = FeedForward(**options_of(FeedForward, options), dtype=policy, name="feed_forward")
         self.feed_forward_residual = self.residual(name="feed_forward_residual")
 
     def build(self, x_shape):
@@ -168,9 +185,8 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
     """Causal self-attention, then attention to a memory if there is one, then a feed-forward network.
 
     Args:
-        num_heads, ff_dim, activation, norm, norm_first, dropout: as for `TransformerEncoderBlock`.
-        **kwargs: any option of `MultiHeadSelfAttention` except `causal`; `window` and `positions` apply to
-            self-attention only.
+        num_heads, ff_dim, …: as for `TransformerEncoderBlock`, which has `causal` besides; `window` and `positions`
+            apply to self-attention only.
 
     Call arguments:
         x, mask, attention_mask: as for `TransformerEncoderBlock`.
@@ -182,20 +198,39 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
     Returns:
         (batch, length, features); with a cache, a tuple of that and the new cache.
 
-    >>> block, x, memory = TransformerDecoderBlock(2, 32), keras.ops.ones((1, 3, 8)), keras.ops.ones((1, 5, 8))
+    >>> block = TransformerDecoderBlock(num_heads=2, ff_dim=32)
+    >>> x, memory = keras.ops.ones((1, 3, 8)), keras.ops.ones((1, 5, 8))
     >>> y = block(x, memory)
     >>> y, cache = block(x[:, :1], cache=block.make_cache(batch_size=1, max_length=3, memory=memory), start=0)
     >>> y, cache = block(x[:, 1:], cache=cache, start=1)
     """
 
-    def __init__(self, num_heads, ff_dim, activation="relu", norm="layer", norm_first=False, dropout=0.1, **kwargs):
-        if "causal" in kwargs:
-            raise UserError(f"A decoder block is always causal: omit `causal`. Received: causal={kwargs['causal']!r}")
-        shared = {name: kwargs[name] for name in MultiHeadAttention.OPTIONS if name in kwargs}
-        super().__init__(num_heads, ff_dim, activation, norm, norm_first, dropout, causal=True, **kwargs)
-        self.memory_attention = MultiHeadAttention(
-            num_heads, **shared, dtype=self.dtype_policy, name="memory_attention"
-        )
+    def __init__(
+        self,
+        *,
+        num_heads,
+        ff_dim,
+        activation="relu",
+        norm="layer",
+        norm_first=False,
+        dropout=0.1,
+        head_dim=None,
+        num_kv_heads=None,
+        heads="standard",
+        score="scaled_dot",
+        mixing="soft",
+        window=None,
+        positions=None,
+        attention_dropout=0.0,
+        use_bias=True,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        **kwargs,
+    ):
+        options = options_of(TransformerDecoderBlock, locals())
+        super().__init__(**options, causal=True, **kwargs)
+        of_attention = options_of(MultiHeadAttention, options)
+        self.memory_attention = MultiHeadAttention(**of_attention, dtype=self.dtype_policy, name="memory_attention")
         self.memory_residual = self.residual(name="memory_residual")
 
     def build(self, x_shape, memory_shape=None):

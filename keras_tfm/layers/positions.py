@@ -47,7 +47,7 @@ class PositionalEncoding(keras.layers.Layer):
     (2, 5, 11)
     """
 
-    def __init__(self, kind="sinusoidal", combine="add", max_length=None, dim=None, **kwargs):
+    def __init__(self, kind="sinusoidal", *, combine="add", max_length=None, dim=None, **kwargs):
         super().__init__(**kwargs)
         self.kind = one_of("kind", kind, ENCODINGS)
         self.combine = one_of("combine", combine, ("add", "concat"))

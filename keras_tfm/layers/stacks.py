@@ -6,47 +6,34 @@ from keras_tfm import ops
 from keras_tfm.common.arguments import UserError, one_of, positive, rate
 from keras_tfm.layers import masks
 from keras_tfm.layers.attention import check_capacity
+from keras_tfm.layers.base import options_of
 from keras_tfm.layers.blocks import NORMS, TransformerDecoderBlock, TransformerEncoderBlock
 from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.positions import ENCODINGS, SCHEMES, PositionalEncoding
 
 
 class Stack(masks.MaskedLayer):
-    """What encoder and decoder share: everything except `build` and `call`."""
+    """What encoder and decoder share: everything except their options, `build` and `call`."""
 
-    Block = TransformerEncoderBlock
-
-    def __init__(
-        self,
-        num_layers=6,
-        num_heads=8,
-        ff_dim=2048,
-        dropout=0.1,
-        positions="sinusoidal",
-        positions_in="input",
-        positions_combine="add",
-        max_length=512,
-        embedding_norm=False,
-        **kwargs,
-    ):
-        options = {name: kwargs.pop(name) for name in self.Block.OPTIONS if name in kwargs}
+    def __init__(self, block, options, **kwargs):
         super().__init__(**kwargs)
-        self.positions = one_of("positions", positions, (*ENCODINGS, *SCHEMES))
-        one_of("positions_in", positions_in, ("input", "every_layer"))
-        policy, numbers = self.dtype_policy, range(positive("num_layers", num_layers))
-        self.dropout = Dropout(rate("dropout", dropout), name=f"{self.name}_dropout", dtype=policy)
-        options |= {"dropout": dropout, "positions": positions if positions in SCHEMES else None, "dtype": policy}
-        self.blocks = [self.Block(num_heads, ff_dim, **options, name=f"{self.name}_{n}") for n in numbers]
+        self.set_options(options)
+        positions = one_of("positions", self.positions, (*ENCODINGS, *SCHEMES))
+        one_of("positions_in", self.positions_in, ("input", "every_layer"))
+        policy, numbers = self.dtype_policy, range(positive("num_layers", self.num_layers))
+        self.dropout = Dropout(rate("dropout", self.dropout), name=f"{self.name}_dropout", dtype=policy)
+        of_block = options_of(block, options) | {"positions": positions if positions in SCHEMES else None}
+        self.blocks = [block(**of_block, dtype=policy, name=f"{self.name}_{n}") for n in numbers]
         self.encodings, self.position_denses = [], []  # one for the first block, one per block, or none
         if positions in ENCODINGS:
-            limit = positive("max_length", max_length) if positions == "learned" else None
-            arguments = {"kind": positions, "combine": positions_combine, "max_length": limit, "dtype": policy}
-            numbers = numbers if positions_in == "every_layer" else (0,)
+            limit = positive("max_length", self.max_length) if positions == "learned" else None
+            arguments = {"kind": positions, "combine": self.positions_combine, "max_length": limit, "dtype": policy}
+            numbers = numbers if self.positions_in == "every_layer" else (0,)
             self.encodings = [PositionalEncoding(**arguments, name=f"{self.name}_positions_{n}") for n in numbers]
-        norm = NORMS[options.get("norm", "layer")]
-        self.embedding_norm = norm(name=f"{self.name}_embedding_norm", dtype=policy) if embedding_norm else None
+        norm = NORMS[self.norm]
+        self.embedding_norm = norm(name=f"{self.name}_embedding_norm", dtype=policy) if self.embedding_norm else None
         # with `norm_first`, nothing else normalizes the output of the last block
-        self.norm = norm(name=f"{self.name}_norm", dtype=policy) if options.get("norm_first") else None
+        self.norm = norm(name=f"{self.name}_norm", dtype=policy) if self.norm_first else None
         for layer in self._norms():
             layer.supports_masking = True  # not set by Keras' RMSNormalization
 
@@ -100,9 +87,8 @@ class TransformerEncoder(Stack):
         positions_combine: "add" to the features, or "concat" and a dense layer back to the same width.
         max_length: number of "learned" positions.
         embedding_norm: whether to normalize the input, after positions have joined it.
-        **kwargs: any other option of the blocks: `norm_first`, `norm`, `activation`, `score`, `heads`, `num_kv_heads`,
-            `mixing`, `window`, `causal`, `attention_dropout`, `use_bias`, `kernel_initializer`, `bias_initializer`.
-            With `norm_first`, the output is normalized.
+        norm_first: as for the blocks; the output is then normalized.
+        activation, norm, head_dim, …: as for `TransformerEncoderBlock`.
 
     Call arguments:
         x, mask, attention_mask: as for `TransformerEncoderBlock`.
@@ -116,6 +102,36 @@ class TransformerEncoder(Stack):
     >>> print(encoder(ops.ones((2, 3, 8))).shape)
     (2, 3, 8)
     """
+
+    def __init__(
+        self,
+        *,
+        num_layers=6,
+        num_heads=8,
+        ff_dim=2048,
+        activation="relu",
+        norm="layer",
+        norm_first=False,
+        dropout=0.1,
+        head_dim=None,
+        num_kv_heads=None,
+        heads="standard",
+        score="scaled_dot",
+        mixing="soft",
+        causal=False,
+        window=None,
+        positions="sinusoidal",
+        positions_in="input",
+        positions_combine="add",
+        max_length=512,
+        embedding_norm=False,
+        attention_dropout=0.0,
+        use_bias=True,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        **kwargs,
+    ):
+        super().__init__(TransformerEncoderBlock, options_of(TransformerEncoder, locals()), **kwargs)
 
     def build(self, x_shape):
         self.build_layers(x_shape)
@@ -132,7 +148,7 @@ class TransformerDecoder(Stack):
     """A stack of `TransformerDecoderBlock`s with positions; the width is that of the input.
 
     Args:
-        **kwargs: those of `TransformerEncoder`, except `causal`.
+        num_layers, num_heads, …: as for `TransformerEncoder`, which has `causal` besides.
 
     Call arguments:
         x, memory, mask, memory_mask, attention_mask: as for `TransformerDecoderBlock`.
@@ -143,13 +159,41 @@ class TransformerDecoder(Stack):
     Returns:
         (batch, length, features); with a cache, a tuple of that and the new cache.
 
-    >>> decoder, x, memory = TransformerDecoder(2, 2, 32), ops.ones((1, 3, 8)), ops.ones((1, 5, 8))
+    >>> decoder = TransformerDecoder(num_layers=2, num_heads=2, ff_dim=32)
+    >>> x, memory = ops.ones((1, 3, 8)), ops.ones((1, 5, 8))
     >>> y = decoder(x, memory)
     >>> y, cache = decoder(x[:, :1], cache=decoder.make_cache(batch_size=1, max_length=3, memory=memory), start=0)
     >>> y, cache = decoder(x[:, 1:], cache=cache, start=1)
     """
 
-    Block = TransformerDecoderBlock
+    def __init__(
+        self,
+        *,
+        num_layers=6,
+        num_heads=8,
+        ff_dim=2048,
+        activation="relu",
+        norm="layer",
+        norm_first=False,
+        dropout=0.1,
+        head_dim=None,
+        num_kv_heads=None,
+        heads="standard",
+        score="scaled_dot",
+        mixing="soft",
+        window=None,
+        positions="sinusoidal",
+        positions_in="input",
+        positions_combine="add",
+        max_length=512,
+        embedding_norm=False,
+        attention_dropout=0.0,
+        use_bias=True,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        **kwargs,
+    ):
+        super().__init__(TransformerDecoderBlock, options_of(TransformerDecoder, locals()), **kwargs)
 
     def build(self, x_shape, memory_shape=None):
         self.build_layers(x_shape, *([] if memory_shape is None else [memory_shape]))

@@ -5,6 +5,7 @@ import keras
 from keras_tfm import ops
 from keras_tfm.common.arguments import check, positive, rate
 from keras_tfm.layers import masks
+from keras_tfm.layers.base import options_of
 from keras_tfm.layers.blocks import NORMS
 from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.masks import MaskedLayer
@@ -51,8 +52,10 @@ class ByteNetStack(MaskedLayer):
         dropout: dropout rate of the embeddings and of the output of each block.
     """
 
-    def __init__(self, units, kernel_size=3, num_layers=2, dilations=5, dropout=0.1, **kwargs):
+    def __init__(self, units, *, kernel_size=3, num_layers=2, dilations=5, dropout=0.1, **kwargs):
+        options = options_of(ByteNetStack, locals())
         super().__init__(**kwargs)
+        self.set_options(options)
         positive("units", units), positive("kernel_size", kernel_size), positive("num_layers", num_layers)
         far = positive("dilations", dilations) > 16 or (kernel_size - 1) * 2**dilations > FARTHEST
         check("dilations", dilations, not far, f"so few that the widest convolution spans {FARTHEST:,} tokens at most")

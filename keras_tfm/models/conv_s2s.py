@@ -8,7 +8,7 @@ from keras_tfm import ops
 from keras_tfm.common.arguments import one_of, positive, rate
 from keras_tfm.layers import PositionalEncoding, masks, recording, scores
 from keras_tfm.layers.attention import fold_hypotheses
-from keras_tfm.layers.base import fresh
+from keras_tfm.layers.base import fresh, options_of
 from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.masks import MaskedLayer
 from keras_tfm.layers.positions import ENCODINGS
@@ -28,8 +28,12 @@ class ConvStack(MaskedLayer):
         dropout: dropout rate of the embeddings, of the input of each convolution and of the decoder's output.
     """
 
-    def __init__(self, units, kernel_size=3, num_layers=4, positions="learned", max_length=512, dropout=0.1, **kwargs):
+    def __init__(
+        self, units, *, kernel_size=3, num_layers=4, positions="learned", max_length=512, dropout=0.1, **kwargs
+    ):
+        options = options_of(ConvStack, locals())
         super().__init__(**kwargs)
+        self.set_options(options)
         self.units, policy = positive("units", units), self.dtype_policy
         one_of("positions", positions, (None, *ENCODINGS))
         limit = max_length if positions == "learned" else None

@@ -63,7 +63,8 @@ def check_capacity(arguments, arrays, size):
         return arguments[name] if type(arguments.get(name)) is int else default
 
     width, layers = number("model_dim"), number("num_layers") + number("num_decoder_layers", 0)
-    in_layer = width * max(number("ff_dim"), width * (number("num_heads") if arguments.get("heads") == "wide" else 1))
+    heads = number("num_heads") * number("head_dim", width if arguments.get("heads") == "wide" else 0) or width
+    in_layer = width * max(number("ff_dim"), heads)
     if "units" in arguments:  # recurrent or convolutional; directions may share the units
         layers, in_layer = layers * number("dilations"), number("kernel_size") * number("units") ** 2 // 4
     rows = sum(number(name, 0) for name in TABLES)

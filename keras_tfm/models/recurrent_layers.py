@@ -9,6 +9,7 @@ import keras
 from keras_tfm import ops
 from keras_tfm.common.arguments import check, one_of, positive, rate
 from keras_tfm.layers import MultiHeadAttention, masks, recording
+from keras_tfm.layers.base import options_of
 from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.masks import MaskedLayer
 from keras_tfm.ops import take_each
@@ -75,6 +76,7 @@ class RecurrentEncoder(MaskedLayer):
     def __init__(
         self,
         units,
+        *,
         cell="lstm",
         num_layers=1,
         bidirectional_layers=0,
@@ -83,7 +85,9 @@ class RecurrentEncoder(MaskedLayer):
         dropout=0.1,
         **kwargs,
     ):
+        options = options_of(RecurrentEncoder, locals())
         super().__init__(**kwargs)
+        self.set_options(options)
         layer, numbers = CELLS[one_of("cell", cell, CELLS)], range(positive("num_layers", num_layers))
         rule = f"an integer from 0 to {num_layers=}"
         check("bidirectional_layers", bidirectional_layers, bidirectional_layers in range(num_layers + 1), rule)
@@ -150,9 +154,11 @@ class RecurrentDecoder(MaskedLayer):
     """
 
     def __init__(
-        self, units, cell="lstm", num_layers=1, residual=False, dropout=0.1, num_heads=1, score="additive", **kwargs
+        self, units, *, cell="lstm", num_layers=1, residual=False, dropout=0.1, num_heads=1, score="additive", **kwargs
     ):
+        options = options_of(RecurrentDecoder, locals())
         super().__init__(**kwargs)
+        self.set_options(options)
         layer, policy = CELLS[one_of("cell", cell, CELLS)], self.dtype_policy
         self.units, self.residual = positive("units", units), residual
         numbers = range(positive("num_layers", num_layers))

@@ -1,5 +1,6 @@
 """Laws of the blocks, and one harness that every public layer goes through."""
 
+import inspect
 import itertools
 import subprocess
 import sys
@@ -43,6 +44,7 @@ from keras_tfm.layers.scores import MIXINGS
 from keras_tfm.runtimes import programs
 
 X, MEMORY = normal(2, 5, 8), normal(2, 3, 6, seed=1)
+SIZES = {"num_heads": 2, "ff_dim": 16}
 
 
 INITIALIZERS = {"kernel_initializer": keras.initializers.HeNormal(), "bias_initializer": "ones"}
@@ -53,30 +55,54 @@ LAYERS = {
     "self-attention": (lambda **kw: MultiHeadSelfAttention(2, positions="relative", score="cosine", **kw), 1),
     "local self-attention": (lambda **kw: MultiHeadSelfAttention(2, window=2, causal=True, heads="wide", **kw), 1),
     "sinusoids": (lambda **kw: PositionalEncoding(**kw), 1),
-    "learned positions": (lambda **kw: PositionalEncoding("learned", "concat", max_length=9, dim=3, **kw), 1),
-    "index": (lambda **kw: PositionalEncoding("index", "concat", **kw), 1),
-    "feed-forward": (lambda **kw: FeedForward(16, "swiglu", **kw), 1),
-    "encoder block": (lambda **kw: TransformerEncoderBlock(2, 16, attention_dropout=0.1, score="additive", **kw), 1),
-    "pre-norm encoder block": (
-        lambda **kw: TransformerEncoderBlock(2, 16, "geglu", "rms", True, 0.2, window=2, **kw),
+    "learned positions": (lambda **kw: PositionalEncoding("learned", combine="concat", max_length=9, dim=3, **kw), 1),
+    "index": (lambda **kw: PositionalEncoding("index", combine="concat", **kw), 1),
+    "feed-forward": (lambda **kw: FeedForward(16, activation="swiglu", **kw), 1),
+    "encoder block": (
+        lambda **kw: TransformerEncoderBlock(**SIZES, attention_dropout=0.1, score="additive", **kw),
         1,
     ),
-    "decoder block": (lambda **kw: TransformerDecoderBlock(2, 16, positions="rotary", score="concat", **kw), 2),
+    "pre-norm encoder block": (
+        lambda **kw: TransformerEncoderBlock(
+            **SIZES, activation="geglu", norm="rms", norm_first=True, dropout=0.2, window=2, **kw
+        ),
+        1,
+    ),
+    "decoder block": (
+        lambda **kw: TransformerDecoderBlock(**SIZES, positions="rotary", score="concat", **kw),
+        2,
+    ),
     "attention of other weights": (lambda **kw: MultiHeadAttention(2, heads="narrow", **INITIALIZERS, **kw), 2),
-    "feed-forward of other weights": (lambda **kw: FeedForward(16, "mish", **INITIALIZERS, **kw), 1),
-    "encoder block without biases": (lambda **kw: TransformerEncoderBlock(2, 16, use_bias=False, **kw), 1),
+    "feed-forward of other weights": (lambda **kw: FeedForward(16, activation="mish", **INITIALIZERS, **kw), 1),
+    "encoder block without biases": (
+        lambda **kw: TransformerEncoderBlock(**SIZES, use_bias=False, **kw),
+        1,
+    ),
     "decoder block with a callable": (
-        lambda **kw: TransformerDecoderBlock(2, 16, keras.activations.silu, **INITIALIZERS, **kw),
+        lambda **kw: TransformerDecoderBlock(**SIZES, activation=keras.activations.silu, **INITIALIZERS, **kw),
         2,
     ),
     "encoder": (
         lambda **kw: TransformerEncoder(
-            2, 2, 16, positions="learned", positions_in="every_layer", positions_combine="concat", max_length=9, **kw
+            num_layers=2,
+            num_heads=2,
+            ff_dim=16,
+            positions="learned",
+            positions_in="every_layer",
+            positions_combine="concat",
+            max_length=9,
+            **kw,
         ),
         1,
     ),
-    "decoder": (lambda **kw: TransformerDecoder(1, 2, 16, norm_first=True, norm="rms", **INITIALIZERS, **kw), 2),
-    "decoder block without memory": (lambda **kw: TransformerDecoderBlock(2, 16, positions="alibi", **kw), 1),
+    "decoder": (
+        lambda **kw: TransformerDecoder(num_layers=1, **SIZES, norm_first=True, norm="rms", **INITIALIZERS, **kw),
+        2,
+    ),
+    "decoder block without memory": (
+        lambda **kw: TransformerDecoderBlock(**SIZES, positions="alibi", **kw),
+        1,
+    ),
 }
 
 
@@ -181,7 +207,7 @@ print("equal")
 
 @parametrize_all("norm_first, with_memory, dtype", [False, True], [False, True], PRECISIONS)
 def test_cached_decoder_equals_full(norm_first, with_memory, dtype):
-    block = TransformerDecoderBlock(2, 16, norm_first=norm_first, positions="rotary", window=3, dtype=dtype)
+    block = TransformerDecoderBlock(**SIZES, norm_first=norm_first, positions="rotary", window=3, dtype=dtype)
     memory, memory_mask = (MEMORY, np.array([[1, 1, 0], [1, 0, 0]], bool)) if with_memory else (None, None)
     mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]], bool)
     block.build(X.shape, MEMORY.shape if with_memory else None)
@@ -203,7 +229,7 @@ def test_cache_remembers_the_mask_that_keras_attached_to_the_memory():
     x, ids = normal(2, 1, 8), np.array([[3, 4, 0], [5, 0, 0]])
     embedding = built(keras.layers.Embedding(9, 8, mask_zero=True), ids)
     without_mask = array(embedding.embeddings)[ids]
-    block = built(TransformerDecoderBlock(2, 16), x, without_mask)
+    block = built(TransformerDecoderBlock(**SIZES), x, without_mask)
 
     def outputs():
         memory = embedding(ids)
@@ -215,7 +241,7 @@ def test_cache_remembers_the_mask_that_keras_attached_to_the_memory():
 
 
 def test_cached_step_as_a_functional_model():
-    block = built(TransformerDecoderBlock(2, 16), X, MEMORY)
+    block = built(TransformerDecoderBlock(**SIZES), X, MEMORY)
     full = run(block, X, MEMORY)
     _, cache = run(lambda: block(X[:, :4], cache=block.make_cache(2, 5, MEMORY)))
     inputs = keras.tree.map_structure(lambda x: keras.Input(x.shape[1:], dtype=x.dtype), cache)
@@ -229,14 +255,14 @@ def test_cached_step_as_a_functional_model():
 
 def test_decoder_block_wants_memory_always_or_never():
     with pytest.raises(ValueError, match="`memory` must be given in all calls or in none"):
-        built(TransformerDecoderBlock(2, 16), X, MEMORY)(X)
+        built(TransformerDecoderBlock(**SIZES), X, MEMORY)(X)
     with pytest.raises(ValueError, match="`memory` must be given in all calls or in none"):
-        built(TransformerDecoderBlock(2, 16), X)(X, MEMORY)
+        built(TransformerDecoderBlock(**SIZES), X)(X, MEMORY)
 
 
 def test_residuals_are_those_of_the_two_papers():
     for norm_first in (False, True):
-        block = built(TransformerEncoderBlock(2, 16, norm_first=norm_first), X)
+        block = built(TransformerEncoderBlock(**SIZES, norm_first=norm_first), X)
 
         def expected(block, norm_first):
             norms = block.attention_residual.norm, block.feed_forward_residual.norm
@@ -255,7 +281,7 @@ def squared_relu(x):
 
 @pytest.mark.parametrize("activation", [squared_relu, keras.activations.mish, keras.layers.LeakyReLU(0.3)])
 def test_any_activation_is_saved(activation, tmp_path):
-    model = functional(lambda: FeedForward(16, activation), 1)
+    model = functional(lambda: FeedForward(16, activation=activation), 1)
     layer = model.layers[-1]
     assert_close(*run(lambda: (layer.inner(X), activation(ops.matmul(X, layer.inner.kernel)))))
     model.save(tmp_path / "model.keras")
@@ -270,7 +296,9 @@ def weights_of(block, name):
 @once
 @pytest.mark.parametrize("heads", HEADS)
 def test_initializers_reach_every_kernel_and_bias(heads):
-    block = TransformerDecoderBlock(4, 512, heads=heads, kernel_initializer="he_normal", bias_initializer="ones")
+    block = TransformerDecoderBlock(
+        num_heads=4, ff_dim=512, heads=heads, kernel_initializer="he_normal", bias_initializer="ones"
+    )
     block.build((None, 5, 128), (None, 5, 128))
     assert all((bias == 1).all() for bias in weights_of(block, "bias").values())
     kernels = weights_of(block, "kernel")
@@ -286,15 +314,15 @@ def test_initializers_reach_every_kernel_and_bias(heads):
 
 
 def test_layers_without_biases_have_none():
-    block = TransformerDecoderBlock(2, 16, use_bias=False)
+    block = TransformerDecoderBlock(**SIZES, use_bias=False)
     block.build((None, 5, 8), (None, 3, 6))
     assert not weights_of(block, "bias")
 
 
 @parametrize_all("activation, norm", ["relu", "gelu", "swish", "silu", *GATES], list(NORMS))
 def test_feed_forward_and_norm(activation, norm):
-    layer = spread(built(FeedForward(16, activation), X))
-    block = built(TransformerEncoderBlock(2, 16, activation, norm), X)
+    layer = spread(built(FeedForward(16, activation=activation), X))
+    block = built(TransformerEncoderBlock(**SIZES, activation=activation, norm=norm), X)
 
     def dense(x, layer):
         return x @ array(layer.kernel) + array(layer.bias)
@@ -311,7 +339,7 @@ def test_feed_forward_and_norm(activation, norm):
 @pytest.mark.parametrize("width, ff_dim", [(1, 1), (1, 3), (3, 1)])
 @pytest.mark.parametrize("activation", ["relu", "swiglu"])
 def test_feed_forward_of_any_width(width, ff_dim, activation):
-    x, layer = normal(2, 1, width), FeedForward(ff_dim, activation)
+    x, layer = normal(2, 1, width), FeedForward(ff_dim, activation=activation)
     layer.build(x.shape)
     spread(layer, 0.5)
     inner = array(run(layer.inner, x)) * (array(run(layer.gated, x)) if layer.is_gated else 1)
@@ -323,7 +351,7 @@ def test_feed_forward_of_any_width(width, ff_dim, activation):
 def test_norms_are_those_of_the_papers():
     centred = X - X.mean(-1, keepdims=True)
     for norm, x in {"layer": centred, "rms": X}.items():  # RMSNorm does not subtract the mean
-        block = built(TransformerEncoderBlock(2, 16, norm=norm), X)
+        block = built(TransformerEncoderBlock(**SIZES, norm=norm), X)
         assert_close(run(block.attention_residual.norm, X), x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5), 1e-3)
 
 
@@ -333,7 +361,7 @@ def test_norms_are_those_of_the_papers():
 def test_encoder_block_equals_keras_hub_with_the_same_weights(norm_first):
     keras_hub = pytest.importorskip("keras_hub")
     theirs = keras_hub.layers.TransformerEncoder(16, 2, dropout=0.1, activation="relu", normalize_first=norm_first)
-    ours = TransformerEncoderBlock(2, 16, norm_first=norm_first)
+    ours = TransformerEncoderBlock(**SIZES, norm_first=norm_first)
     mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
     theirs(X), ours(X)
     spread(theirs, 0.2)
@@ -352,7 +380,7 @@ def test_decoder_block_equals_keras_hub_with_the_same_weights():
     keras_hub = pytest.importorskip("keras_hub")
     memory = normal(2, 3, 8, seed=3)
     theirs = keras_hub.layers.TransformerDecoder(16, 2, dropout=0.1)
-    ours = TransformerDecoderBlock(2, 16)
+    ours = TransformerDecoderBlock(**SIZES)
     theirs(X, memory), ours(X, memory)
     spread(theirs, 0.2)
     ours.attention.set_weights(theirs._self_attention_layer.get_weights())
@@ -368,28 +396,62 @@ def test_decoder_block_equals_keras_hub_with_the_same_weights():
 
 
 @once
-@pytest.mark.parametrize("option", ["score", "heads", "positions", "mixing", "num_kv_heads", "window"])
+@pytest.mark.parametrize("option", ["score", "heads", "positions", "mixing", "head_dim", "num_kv_heads", "window"])
 def test_blocks_hand_every_option_to_their_attention(option):
     words = {
         "score": SCORES,
         "heads": HEADS,
         "positions": SCHEMES,
         "mixing": MIXINGS,
+        "head_dim": [6],
         "num_kv_heads": [1, 2],
         "window": [2],
     }
     for value in words[option]:
-        block = TransformerDecoderBlock(2, 16, **{option: value})
+        block = TransformerDecoderBlock(**SIZES, **{option: value})
         block(X, MEMORY)
         assert getattr(block.attention, option) == value
-        if option in MultiHeadAttention.OPTIONS:
+        if option in inspect.signature(MultiHeadAttention).parameters:
             assert getattr(block.memory_attention, option) == value
-        assert getattr(TransformerEncoderBlock(2, 16, **{option: value}).attention, option) == value
+        assert getattr(TransformerEncoderBlock(**SIZES, **{option: value}).attention, option) == value
+
+
+def test_options_are_spelled_out_readable_and_keyword_only_where_an_order_could_be_mistaken():
+    block, stack = TransformerDecoderBlock(**SIZES, window=3), TransformerEncoder(num_layers=1, **SIZES, head_dim=6)
+    assert (block.num_heads, block.ff_dim, block.window, block.causal, block.dropout) == (2, 16, 3, True, 0.1)
+    assert (stack.num_layers, stack.num_heads, stack.head_dim, stack.positions) == (1, 2, 6, "sinusoidal")
+    assert MultiHeadAttention(2, attention_dropout=0.2).attention_dropout == 0.2
+    for kind, positional in {
+        FeedForward: ["ff_dim"],
+        MultiHeadAttention: ["num_heads"],
+        MultiHeadSelfAttention: ["num_heads"],
+        PositionalEncoding: ["kind"],
+        TransformerDecoder: [],
+        TransformerDecoderBlock: [],
+        TransformerEncoder: [],
+        TransformerEncoderBlock: [],
+    }.items():
+        parameters = inspect.signature(kind).parameters.values()
+        assert [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD] == positional
+    with pytest.raises(TypeError, match="positional"):
+        TransformerEncoderBlock(16, 2)
+
+
+@pytest.mark.parametrize("heads", HEADS)
+def test_the_width_of_heads_is_an_option(heads):
+    layer = MultiHeadAttention(2, head_dim=3, heads=heads, num_kv_heads=1)
+    assert run(lambda: layer(X, MEMORY)).shape == X.shape
+    assert layer.head_dim == 3 and layer.output_dense.kernel.shape == (2, 3, 8)
+    default, same = (MultiHeadAttention(2, head_dim=dim, heads=heads) for dim in (None, 8 if heads == "wide" else 4))
+    for one in (default, same):
+        built(one, X, MEMORY)
+    same.set_weights(default.get_weights())
+    assert_close(*run(lambda: [one(X, MEMORY) for one in (default, same)]))
 
 
 def remembering(call):
     """Calls a built decoder block with a cache of its own."""
-    block = built(TransformerDecoderBlock(2, 16), X, MEMORY)
+    block = built(TransformerDecoderBlock(**SIZES), X, MEMORY)
     return call(block, block.make_cache(X.shape[0], X.shape[1], ops.convert_to_tensor(MEMORY)))
 
 
@@ -397,30 +459,42 @@ def remembering(call):
     "make, words",
     [
         (
-            lambda: TransformerEncoderBlock(2, 16, activation="tanhh"),
+            lambda: TransformerEncoderBlock(**SIZES, activation="tanhh"),
             ["activation", "swiglu", "any Keras activation", "'tanhh'"],
         ),
         (lambda: FeedForward(16, kernel_initializer="he"), ["`kernel_initializer`", "Keras initializer", "'he'"]),
         (lambda: MultiHeadAttention(2, use_bias="no"), ["`use_bias`", "False, True", "'no'"]),
-        (lambda: TransformerEncoderBlock(2, 16, norm="batch"), ["norm", "rms", "'batch'"]),
-        (lambda: TransformerEncoderBlock(2, 0), ["ff_dim", "positive", "0"]),
-        (lambda: TransformerEncoderBlock(2, 2.5), ["ff_dim", "positive", "2.5"]),
-        (lambda: TransformerEncoderBlock(2, 16, score="dots"), ["score", "cosine", "'dots'"]),
-        (lambda: TransformerEncoderBlock(2, 16, windw=3), ["windw"]),
-        (lambda: TransformerDecoderBlock(2, 16, causal=False), ["causal", "False"]),
-        (lambda: TransformerEncoderBlock(3, 16)(X), ["num_heads", "divide", "3", "8"]),
-        (lambda: TransformerEncoderBlock(2, 16, norm_first="yes"), ["norm_first", "False, True", "'yes'"]),
-        (lambda: TransformerEncoderBlock(2, 16, dropout=-1), ["`dropout`", "at least 0", "-1"]),
-        (lambda: TransformerDecoderBlock(2, 16).make_cache(2, 4), ["make_cache", "build"]),
-        (lambda: TransformerDecoderBlock(2, 16)(X, memory_mask=np.ones((2, 5), bool)), ["memory_mask", "memory=None"]),
+        (lambda: TransformerEncoderBlock(**SIZES, norm="batch"), ["norm", "rms", "'batch'"]),
+        (lambda: TransformerEncoderBlock(num_heads=2, ff_dim=0), ["ff_dim", "positive", "0"]),
+        (lambda: TransformerEncoderBlock(num_heads=2, ff_dim=2.5), ["ff_dim", "positive", "2.5"]),
+        (lambda: TransformerEncoderBlock(**SIZES, score="dots"), ["score", "cosine", "'dots'"]),
+        (lambda: TransformerEncoderBlock(**SIZES, windw=3), ["windw"]),
+        (lambda: TransformerDecoderBlock(**SIZES, causal=False), ["causal", "False"]),
+        (lambda: TransformerEncoderBlock(num_heads=3, ff_dim=16)(X), ["num_heads", "divide", "3", "8"]),
+        (
+            lambda: TransformerEncoderBlock(**SIZES, norm_first="yes"),
+            ["norm_first", "False, True", "'yes'"],
+        ),
+        (lambda: TransformerEncoderBlock(**SIZES, dropout=-1), ["`dropout`", "at least 0", "-1"]),
+        (lambda: TransformerDecoderBlock(**SIZES).make_cache(2, 4), ["make_cache", "build"]),
+        (
+            lambda: TransformerDecoderBlock(**SIZES)(X, memory_mask=np.ones((2, 5), bool)),
+            ["memory_mask", "memory=None"],
+        ),
         (lambda: remembering(lambda block, cache: block(X, MEMORY, cache=cache)), ["`memory`", "cache", "both"]),
         (lambda: remembering(lambda block, cache: block(X, cache={"self": cache["self"]})), ["without memory"]),
-        (lambda: TransformerEncoderBlock(2, 16)(X[0]), ["`x` must be (batch, length, features)", "(5, 8)"]),
         (
-            lambda: TransformerEncoder(1, 2, 16)(keras.Input((8,))),
+            lambda: TransformerEncoderBlock(**SIZES)(X[0]),
+            ["`x` must be (batch, length, features)", "(5, 8)"],
+        ),
+        (
+            lambda: TransformerEncoder(num_layers=1, **SIZES)(keras.Input((8,))),
             ["`x` must be (batch, length, features)", "(None, 8)"],
         ),
-        (lambda: TransformerDecoderBlock(2, 16)(X, X[None]), ["`memory` must be (batch, length, features)"]),
+        (
+            lambda: TransformerDecoderBlock(**SIZES)(X, X[None]),
+            ["`memory` must be (batch, length, features)"],
+        ),
     ],
 )
 def test_bad_arguments(make, words):

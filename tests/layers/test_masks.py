@@ -14,6 +14,7 @@ from keras_tfm.layers import (
 
 IDS = np.array([[5, 3, 8, 0, 0], [1, 2, 3, 4, 5]])
 X = normal(2, 5, 8)
+SIZES = {"num_heads": 2, "ff_dim": 16}
 
 
 def embedder():
@@ -60,7 +61,7 @@ def test_causal_mask_of_a_cached_step_is_a_row_of_the_full_one():
 
 
 def test_mask_zero_reaches_every_block():
-    model = encoder_on_ids(*(TransformerEncoderBlock(2, 16, norm_first=first) for first in (True, False, True)))
+    model = encoder_on_ids(*(TransformerEncoderBlock(**SIZES, norm_first=first) for first in (True, False, True)))
     assert_padding_changes_nothing(model)
 
 
@@ -68,8 +69,11 @@ def test_mask_zero_reaches_every_block():
 @pytest.mark.filterwarnings("ignore:Layer 'functional:UserWarning")
 def test_mask_zero_passes_through_a_nested_functional_model():
     features = keras.Input((None, 8))
-    inner = keras.Model(features, TransformerEncoderBlock(2, 16)(TransformerEncoderBlock(2, 16)(features)))
-    model = encoder_on_ids(TransformerEncoderBlock(2, 16), inner, TransformerEncoderBlock(2, 16))
+    inner = keras.Model(
+        features,
+        TransformerEncoderBlock(**SIZES)(TransformerEncoderBlock(**SIZES)(features)),
+    )
+    model = encoder_on_ids(TransformerEncoderBlock(**SIZES), inner, TransformerEncoderBlock(**SIZES))
     assert_padding_changes_nothing(model)
 
 
@@ -82,14 +86,17 @@ def assert_padding_changes_nothing(model):
 
 @parametrize_all("norm, norm_first", ["layer", "rms"], [False, True])
 def test_norms_do_not_warn_about_masks(norm, norm_first):  # warnings are errors
-    embedding, block = embedder(), built(TransformerEncoderBlock(2, 16, norm=norm, norm_first=norm_first), X)
+    embedding, block = (
+        embedder(),
+        built(TransformerEncoderBlock(**SIZES, norm=norm, norm_first=norm_first), X),
+    )
     run(lambda: block(embedding(IDS)))
 
 
 def test_masks_survive_saving_and_loading(tmp_path):
     source, target, allowed = (keras.Input((None,), dtype=dtype) for dtype in ("int32", "int32", "bool"))
-    memory = TransformerEncoderBlock(2, 16)(embedder()(source))
-    outputs = TransformerDecoderBlock(2, 16)(embedder()(target), memory, memory_mask=allowed)
+    memory = TransformerEncoderBlock(**SIZES)(embedder()(source))
+    outputs = TransformerDecoderBlock(**SIZES)(embedder()(target), memory, memory_mask=allowed)
     model = keras.Model([source, target, allowed], outputs)
     inputs = [IDS, IDS[::-1].copy(), np.array([[1, 0, 1, 1, 1]] * 2, bool)]
     model.save(tmp_path / "model.keras")
@@ -103,14 +110,14 @@ def test_masks_survive_saving_and_loading(tmp_path):
 
 
 def test_mask_survives_all_layers_to_the_output():
-    model = encoder_on_ids(TransformerEncoderBlock(2, 16), TransformerEncoderBlock(2, 16))
+    model = encoder_on_ids(TransformerEncoderBlock(**SIZES), TransformerEncoderBlock(**SIZES))
     pooled = keras.Model(model.input, keras.layers.GlobalAveragePooling1D()(model.output))
     whole, short = run(lambda: (pooled(IDS), pooled(IDS[:1, :3])))
     assert_close(array(whole)[:1], short)
 
 
 def test_explicit_mask_equals_keras_mask():
-    block, mask = built(TransformerEncoderBlock(2, 16), X), IDS != 0
+    block, mask = built(TransformerEncoderBlock(**SIZES), X), IDS != 0
     masking, marked = keras.layers.Masking(mask_value=99.0), np.where(mask[..., None], X, 99.0).astype("float32")
     options = [
         {"mask": mask},
@@ -124,7 +131,7 @@ def test_explicit_mask_equals_keras_mask():
 
 
 def test_keras_mask_and_explicit_masks_are_anded():
-    block, embedding = built(TransformerEncoderBlock(2, 16), X), embedder()
+    block, embedding = built(TransformerEncoderBlock(**SIZES), X), embedder()
     allowed = np.tril(np.ones((5, 5), bool))
     second = np.array([[1, 0, 1, 1, 1]] * 2, bool)
 
@@ -149,7 +156,7 @@ def test_keras_mask_and_explicit_masks_are_anded():
 @pytest.mark.parametrize("jit", [pytest.param(False, marks=SLOW_OFF_TENSORFLOW), True])
 def test_memory_mask_given_and_attached_are_anded(jit):
     embedding, x = embedder(), normal(2, 3, 8)
-    block = built(TransformerDecoderBlock(2, 16), x, X)
+    block = built(TransformerDecoderBlock(**SIZES), x, X)
     given = np.array([[1, 0, 1, 1, 1]] * 2, bool)
     function = lambda ids, given: block(x, embedding(ids), memory_mask=given)  # noqa: E731
     actual = (compiled(function) if jit else function)(ops.convert_to_tensor(IDS), ops.convert_to_tensor(given))
@@ -161,8 +168,8 @@ def test_memory_mask_given_and_attached_are_anded(jit):
 
 def test_source_and_target_of_different_lengths():
     source, target = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
-    memory = TransformerEncoderBlock(2, 16)(embedder()(source))
-    outputs = TransformerDecoderBlock(2, 16)(embedder()(target), memory)
+    memory = TransformerEncoderBlock(**SIZES)(embedder()(source))
+    outputs = TransformerDecoderBlock(**SIZES)(embedder()(target), memory)
     model = keras.Model([source, target], outputs)
     target_ids = np.array([[4, 5, 6, 7, 8, 9, 1], [3, 2, 0, 0, 0, 0, 0]])
     cases = [IDS, target_ids], [IDS[:1, :3], target_ids[:1]], [IDS[1:], target_ids[1:, :2]]
@@ -195,7 +202,7 @@ def test_one_mask_for_the_whole_batch():
         return block(X, mask=mask), block(X, mask=np.repeat(mask, 2, axis=0)), cached
 
     for options in ({}, {"window": 2}):
-        full, *others = run(outputs, built(TransformerDecoderBlock(2, 16, **options), X))
+        full, *others = run(outputs, built(TransformerDecoderBlock(**SIZES, **options), X))
         for other in others:
             assert_close(other, full)
 
@@ -225,11 +232,11 @@ def test_stateless_calls_keep_masks():
 
 def test_too_many_arguments_are_not_swallowed():
     with pytest.raises(TypeError):
-        TransformerEncoderBlock(2, 16)(normal(2, 5, 8), None, None, None, "more")
+        TransformerEncoderBlock(**SIZES)(normal(2, 5, 8), None, None, None, "more")
 
 
 def test_masks_may_be_given_by_position():
-    block, mask, memory = built(TransformerEncoderBlock(2, 16), X), IDS != 0, normal(2, 4, 8, seed=1)
+    block, mask, memory = built(TransformerEncoderBlock(**SIZES), X), IDS != 0, normal(2, 4, 8, seed=1)
     layer = built(MultiHeadAttention(2), X, memory)
     assert_close(*run(lambda: (block(X, mask), block(X, mask=mask))))
     assert_close(*run(lambda: (layer(X, memory, mask), layer(X, memory, mask=mask))))
@@ -249,4 +256,4 @@ def test_masks_may_be_given_by_position():
 )
 def test_masks_that_would_be_misread_are_refused(name, mask):
     with pytest.raises(ValueError, match=f"`{name}`.*Received"):
-        TransformerEncoderBlock(2, 16)(normal(2, 5, 8), **{name: mask})
+        TransformerEncoderBlock(**SIZES)(normal(2, 5, 8), **{name: mask})

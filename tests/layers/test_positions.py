@@ -34,7 +34,7 @@ def test_sinusoids_are_the_curves_of_the_paper(dim):
 @parametrize_all("kind, combine, dtype", list(KINDS), ["add", "concat"], PRECISIONS)
 def test_a_start_or_given_positions_continue_the_full_pass(kind, combine, dtype):
     x = normal(2, 9, 6)
-    layer = built(PositionalEncoding(kind, combine, dtype=dtype, **KINDS[kind]), x)
+    layer = built(PositionalEncoding(kind, combine=combine, dtype=dtype, **KINDS[kind]), x)
 
     def outputs():
         parts = [{"start": 4}, {"start": np.int64(4)}, {"positions": np.array([[4, 5, 6]] * 2)}]
@@ -53,7 +53,7 @@ def test_a_start_or_given_positions_continue_the_full_pass(kind, combine, dtype)
 def test_positions_are_added_or_concatenated():
     x = normal(2, 5, 7)
     learned = built(PositionalEncoding("learned", max_length=5), x)
-    joining = PositionalEncoding(combine="concat", dim=3), PositionalEncoding("index", "concat")
+    joining = PositionalEncoding(combine="concat", dim=3), PositionalEncoding("index", combine="concat")
     layers = PositionalEncoding(), PositionalEncoding("index"), learned, *joining
     added, indexed, by_table, joined, with_index = map(array, run(lambda: [layer(x) for layer in layers]))
     wide, narrow = map(array, run(lambda: [sinusoids(np.arange(5), dim) for dim in (7, 3)]))
@@ -74,7 +74,7 @@ def test_mask_passes_positional_encoding():
 @parametrize_all("kind, scheme", [None, *KINDS], list(SCHEMES))
 def test_only_without_positions_is_the_encoder_permutation_equivariant(kind, scheme):
     x, order = normal(2, 6, 8), np.array([3, 0, 5, 1, 4, 2])
-    block = built(TransformerEncoderBlock(2, 16, positions=scheme), x)
+    block = built(TransformerEncoderBlock(num_heads=2, ff_dim=16, positions=scheme), x)
     encode = built(PositionalEncoding(kind, **KINDS[kind]), x) if kind else lambda x: x
     if scheme == "relative":  # its table starts small
         block.attention.position_weights["table"].assign(normal(32, 2))
@@ -86,7 +86,7 @@ def test_only_without_positions_is_the_encoder_permutation_equivariant(kind, sch
 @parametrize_all("kind, scheme, causal", [None, *KINDS], list(SCHEMES), [False, True])
 def test_packed_equals_unpacked(kind, scheme, causal):
     first, second = normal(2, 3, 8), normal(2, 4, 8, seed=1)
-    block = built(TransformerEncoderBlock(2, 16, positions=scheme, causal=causal), first)
+    block = built(TransformerEncoderBlock(num_heads=2, ff_dim=16, positions=scheme, causal=causal), first)
     layer = built(PositionalEncoding(kind, **KINDS[kind]), first) if kind else lambda x, positions=None: x
     positions, segments = np.array([[0, 1, 2, 0, 1, 2, 3]] * 2), np.array([[1, 1, 1, 2, 2, 2, 2]] * 2)
 
@@ -105,7 +105,7 @@ def test_positions_may_enter_at_every_layer():
     x = keras.Input((None, 8))
     y = x
     for _ in range(3):
-        y = TransformerEncoderBlock(2, 16)(PositionalEncoding()(y))
+        y = TransformerEncoderBlock(num_heads=2, ff_dim=16)(PositionalEncoding()(y))
     assert keras.Model(x, y)(normal(2, 5, 8)).shape == (2, 5, 8)
 
 

@@ -23,9 +23,9 @@ def translator():
     """An encoder-decoder with different lengths on both sides and one local layer."""
     source, target = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
     memory = keras.layers.Embedding(9, 8, mask_zero=True)(source)
-    memory = TransformerEncoderBlock(2, 16, window=2, name="encoder")(memory)
+    memory = TransformerEncoderBlock(num_heads=2, ff_dim=16, window=2, name="encoder")(memory)
     x = keras.layers.Embedding(9, 8, mask_zero=True)(target)
-    return keras.Model([source, target], TransformerDecoderBlock(2, 16, name="decoder")(x, memory))
+    return keras.Model([source, target], TransformerDecoderBlock(num_heads=2, ff_dim=16, name="decoder")(x, memory))
 
 
 def test_maps_of_every_layer_of_a_model():

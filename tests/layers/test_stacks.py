@@ -8,11 +8,13 @@ from keras_tfm.layers import PositionalEncoding, TransformerDecoder, Transformer
 from keras_tfm.layers.positions import SCHEMES
 
 X, MEMORY = normal(2, 5, 8), normal(2, 3, 6, seed=1)
+SIZES = {"num_layers": 1, "num_heads": 2, "ff_dim": 16}
+TWO = SIZES | {"num_layers": 2}
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
 
 
 def test_a_stack_applies_its_parts_in_order():
-    encoder = spread(built(TransformerEncoder(2, 2, 16, norm_first=True, name="encoder"), X))
+    encoder = spread(built(TransformerEncoder(**TWO, norm_first=True, name="encoder"), X))
 
     def by_parts():
         x = PositionalEncoding()(X)
@@ -29,7 +31,7 @@ def test_a_stack_applies_its_parts_in_order():
 
 @parametrize_all("positions, with_memory", ["sinusoidal", "learned", "rotary", None], [False, True])
 def test_cached_equals_full(positions, with_memory):
-    decoder = TransformerDecoder(2, 2, 16, positions=positions, positions_in="every_layer", max_length=5)
+    decoder = TransformerDecoder(**TWO, positions=positions, positions_in="every_layer", max_length=5)
     memory, memory_mask = (MEMORY, np.array([[1, 1, 0], [1, 0, 0]], bool)) if with_memory else (None, None)
     decoder.build(X.shape, MEMORY.shape if with_memory else None)
     spread(decoder)
@@ -45,7 +47,7 @@ def test_cached_equals_full(positions, with_memory):
 
 
 def test_packed_positions_start_again_in_each_segment():
-    encoder = built(TransformerEncoder(1, 2, 16, positions="learned", max_length=3), X[:1, :3])
+    encoder = built(TransformerEncoder(**SIZES, positions="learned", max_length=3), X[:1, :3])
     segments, positions = np.array([[1, 1, 1, 2, 2]]), np.array([[0, 1, 2, 0, 1]])
     packed = run(lambda: encoder(X[:1], attention_mask=masks.segments(segments), positions=positions))
     assert_close(packed, run(lambda: ops.concatenate([encoder(X[:1, :3]), encoder(X[:1, 3:])], axis=1)))
@@ -54,7 +56,7 @@ def test_packed_positions_start_again_in_each_segment():
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_positions_of_tokens_are_refused_where_they_would_change_nothing(scheme):
     places = np.array([[0, 1, 2, 0, 1]])
-    encoder, decoder = (stack(1, 2, 16, positions=scheme) for stack in (TransformerEncoder, TransformerDecoder))
+    encoder, decoder = (stack(**SIZES, positions=scheme) for stack in (TransformerEncoder, TransformerDecoder))
     message = f"`positions` must be None for .*positions={scheme!r}.* Received: positions of shape \\(1, 5\\)"
     for call in (lambda: encoder(X, positions=places), lambda: decoder(X, MEMORY, positions=places)):
         with pytest.raises(ValueError, match=message):
@@ -65,7 +67,7 @@ def test_masks_reach_every_block():
     ids = np.array([[3, 4, 5, 0, 0]])
     embedding = built(keras.layers.Embedding(9, 8, mask_zero=True), ids)
     x = array(embedding.embeddings)[ids]
-    encoder = spread(built(TransformerEncoder(2, 2, 16), x))
+    encoder = spread(built(TransformerEncoder(**TWO), x))
     attached, given, expected = run(lambda: (encoder(embedding(ids)), encoder(x, mask=ids != 0), encoder(x[:, :3])))
     assert_close(array(attached)[:, :3], expected)
     assert_close(array(given)[:, :3], expected)
@@ -74,7 +76,7 @@ def test_masks_reach_every_block():
 @once  # JAX quantizes a whole model in test_sequence.py
 def test_a_stack_is_quantized_like_any_layer():
     inputs = keras.Input((None, 8))
-    model = keras.Model(inputs, TransformerEncoder(1, 2, 16)(inputs))
+    model = keras.Model(inputs, TransformerEncoder(**SIZES)(inputs))
     before = array(run(spread(model), X))
     model.quantize("int8", filters=lambda layer: isinstance(layer, (keras.layers.Dense, keras.layers.EinsumDense)))
     assert 0 < np.abs(array(run(model, X)) - before).max() < 0.2
@@ -83,12 +85,15 @@ def test_a_stack_is_quantized_like_any_layer():
 @pytest.mark.parametrize(
     "make, words",
     [
-        (lambda: TransformerEncoder(0), ["num_layers", "positive", "0"]),
-        (lambda: TransformerEncoder(1, positions="gps"), ["positions", "rotary", "sinusoidal", "'gps'"]),
-        (lambda: TransformerEncoder(1, positions="learned", max_length=None), ["max_length", "positive", "None"]),
-        (lambda: TransformerEncoder(1, widnow=3), ["widnow"]),
-        (lambda: TransformerDecoder(1, causal=True), ["causal"]),
-        (lambda: TransformerDecoder(1, 2, 16).make_cache(2, 4), ["make_cache", "build"]),
+        (lambda: TransformerEncoder(num_layers=0), ["num_layers", "positive", "0"]),
+        (lambda: TransformerEncoder(num_layers=1, positions="gps"), ["positions", "rotary", "sinusoidal", "'gps'"]),
+        (
+            lambda: TransformerEncoder(num_layers=1, positions="learned", max_length=None),
+            ["max_length", "positive", "None"],
+        ),
+        (lambda: TransformerEncoder(num_layers=1, widnow=3), ["widnow"]),
+        (lambda: TransformerDecoder(num_layers=1, causal=True), ["causal"]),
+        (lambda: TransformerDecoder(**SIZES).make_cache(2, 4), ["make_cache", "build"]),
     ],
 )
 def test_bad_arguments(make, words):

@@ -27,8 +27,8 @@ from keras_tfm.runtimes import programs, xla
 from keras_tfm.translator import Translator
 
 OF_FEW = {
-    "feed-forward": lambda dtype: FeedForward(24, "swiglu", dtype=dtype),
-    "feed-forward without biases": lambda dtype: FeedForward(24, "silu", use_bias=False, dtype=dtype),
+    "feed-forward": lambda dtype: FeedForward(24, activation="swiglu", dtype=dtype),
+    "feed-forward without biases": lambda dtype: FeedForward(24, activation="silu", use_bias=False, dtype=dtype),
     "attention without biases": lambda dtype: MultiHeadSelfAttention(4, num_kv_heads=2, use_bias=False, dtype=dtype),
     "attention": lambda dtype: MultiHeadSelfAttention(4, num_kv_heads=2, positions="alibi", dtype=dtype),
     "logits": lambda dtype: TokenEmbedding(40, 16, dtype=dtype),
