@@ -40,12 +40,12 @@ class MultiHeadAttention(masks.MaskedLayer):
         use_bias, kernel_initializer, bias_initializer: for the four projections, as in Keras.
 
     Call arguments:
-        x, memory: (batch, query, features) and (batch, key, any features).
+        inputs, memory: (batch, query, features) and (batch, key, any features).
         mask: (batch, query); queries where it is False attend to nothing.
         memory_mask: (batch, key), (batch, query, key) or (batch, heads, query, key).
         attention_mask: (query, key), (batch, query, key) or (batch, heads, query, key).
-        cache: the result of `memory_cache(memory)`, instead of `memory`. The batch of `x` may be a multiple of its
-            batch: several consecutive rows of `x` then share one row of the memory.
+        cache: the result of `memory_cache(memory)`, instead of `memory`. The batch of `inputs` may be a multiple of
+            its batch: several consecutive rows of `inputs` then share one row of the memory.
 
     Returns:
         (batch, query, features); with a cache, a tuple of that and the cache.
@@ -87,8 +87,8 @@ class MultiHeadAttention(masks.MaskedLayer):
         self.attention_dropout = rate("attention_dropout", attention_dropout)
         self.dropout = Dropout(attention_dropout, dtype="float32") if attention_dropout else None
 
-    def build(self, x_shape, memory_shape=None):
-        width, memory_width = x_shape[-1], (memory_shape or x_shape)[-1]
+    def build(self, inputs_shape, memory_shape=None):
+        width, memory_width = inputs_shape[-1], (memory_shape or inputs_shape)[-1]
         narrow = self.heads == "narrow"
         shared = narrow or self.heads == "standard" and self.head_dim is None
         if shared and width % self.num_heads or narrow and memory_width % self.num_kv_heads:
@@ -131,7 +131,7 @@ class MultiHeadAttention(masks.MaskedLayer):
         dense.build((None, None, *inputs))
         return dense
 
-    def call(self, x, memory=None, mask=None, memory_mask=None, attention_mask=None, cache=None, training=None):
+    def call(self, inputs, memory=None, mask=None, memory_mask=None, attention_mask=None, cache=None, training=None):
         if (memory is None) == (cache is None):
             received = "neither" if cache is None else "both"
             raise UserError(f"Either `memory` or a `cache` made from it must be given. Received: {received}")
@@ -142,13 +142,13 @@ class MultiHeadAttention(masks.MaskedLayer):
             memory_mask = masks.combine(cache.get("mask"), memory_mask)
         if memory_mask is not None and len(memory_mask.shape) > 2:
             memory_mask, attention_mask = None, masks.combine(memory_mask, attention_mask)
-        (q,) = self.project(x, self.query_dense)
+        (q,) = self.project(inputs, self.query_dense)
         if cache is not None and attention_mask is None:
             q = fold_hypotheses(q, k)
         context = self.context(q, k, v, memory_mask, attention_mask, training)
         if cache is None:
             return self.finish(context, mask)
-        return self.finish(ops.reshape(context, (*ops.shape(x)[:2], *context.shape[2:])), mask), cache
+        return self.finish(ops.reshape(context, (*ops.shape(inputs)[:2], *context.shape[2:])), mask), cache
 
     def memory_cache(self, memory, memory_mask=None):
         """Keys and values (batch, kv_heads, key, head_dim) of a memory, and its mask, to be used at every step."""
@@ -235,11 +235,11 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         attention_dropout, use_bias, kernel_initializer, bias_initializer: as for `MultiHeadAttention`.
 
     Call arguments:
-        x, mask: (batch, length, features) and (batch, length); Keras fills in the mask of `Embedding(mask_zero=True)`.
+        inputs, mask: (batch, length, features) and (batch, length); Keras fills in that of `Embedding(mask_zero=True)`.
         attention_mask: (query, key), (batch, query, key) or (batch, heads, query, key), True = may attend.
-        cache, start: a cache from `empty_cache`, to which `x` is written from position `start` on.
+        cache, start: a cache from `empty_cache`, to which `inputs` are written from position `start` on.
         past: the causal mask of a cached call, (1, query, room), by default made here. A caller that passes it, to
-            share it between layers, must make sure that the cache has room for `x`.
+            share it between layers, must make sure that the cache has room for `inputs`.
 
     Returns:
         (batch, length, features); with a cache, a tuple of that and the new cache.
@@ -274,17 +274,17 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         self.positions = one_of("positions", positions, SCHEMES)
         self.scheme = SCHEMES[positions]
 
-    def build(self, x_shape):
-        super().build(x_shape)
+    def build(self, inputs_shape):
+        super().build(inputs_shape)
         if self.positions == "rotary" and self.head_dim % 2:
             raise UserError(f'`positions="rotary"` needs an even head_dim. Received: head_dim={self.head_dim}')
         normal = keras.initializers.RandomNormal(stddev=0.02)
         weights = self.scheme.weights(self.num_heads)
         self.position_weights = {name: self.add_weight(shape, normal, name=name) for name, shape in weights.items()}
 
-    def call(self, x, mask=None, attention_mask=None, cache=None, start=0, past=None, training=None):
-        q, k, v = self.project(x, self.query_dense, self.key_dense, self.value_dense)
-        start, length = ops.as_integer("start", start), ops.shape(x)[1]
+    def call(self, inputs, mask=None, attention_mask=None, cache=None, start=0, past=None, training=None):
+        q, k, v = self.project(inputs, self.query_dense, self.key_dense, self.value_dense)
+        start, length = ops.as_integer("start", start), ops.shape(inputs)[1]
         places = ops.arange(length, dtype="int32") + start
         q, k = self.scheme.rotate(q, places), self.scheme.rotate(k, places)
         if cache is None:
@@ -302,7 +302,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
             "v": slice_update(cache["v"], (0, 0, start, 0), ops.swap_heads(v)),
         }
         if "mask" in cache:
-            tokens = ops.ones(ops.shape(x)[:2], dtype="bool") if mask is None else mask
+            tokens = ops.ones(ops.shape(inputs)[:2], dtype="bool") if mask is None else mask
             new["mask"] = slice_update(cache["mask"], (0, start), tokens)
         k, v = ops.swap_heads(new["k"]), ops.swap_heads(new["v"])
         context = self.context(q, k, v, new.get("mask"), attention_mask, training, past, start)

@@ -1,5 +1,6 @@
 """What layers with weights share: saving of their options, and initialization of their kernels."""
 
+import contextlib
 import inspect
 
 import keras
@@ -9,16 +10,30 @@ from keras_tfm.common.arguments import UserError
 
 
 class Layer(keras.layers.Layer):
-    """A Keras layer whose config includes initializers and activations.
+    """A Keras layer whose config has every argument of its constructor, defaults included.
 
-    Keras writes the config by itself if all arguments are plain values, so they are serialized before Keras sees them;
-    all but the data type, which Keras always writes (and to serialize it would import TensorFlow).
+    So has that of a subclass with arguments of its own, layers among them, whether or not it defines `get_config`.
     """
 
     def __new__(cls, *args, **kwargs):
-        plain = keras.saving.serialize_keras_object
-        kwargs.pop("dtype", None)
-        return super().__new__(cls, *map(plain, args), **plain(kwargs))
+        layer = super().__new__(cls)
+        with contextlib.suppress(TypeError):  # the constructor raises it again, in Python's words
+            # not a dict, in which Keras would look for layers to save
+            vars(layer)["_arguments"] = inspect.signature(cls.__init__).bind(None, *args, **kwargs)
+        return layer
+
+    def get_config(self):
+        self._arguments.apply_defaults()
+        config = dict(self._arguments.arguments)
+        config |= config.pop("kwargs", {})
+        # Keras always writes the data type, and to serialize it here would import TensorFlow
+        config = {name: value for name, value in config.items() if name not in ("self", "args", "dtype")}
+        return keras.saving.serialize_keras_object(config) | super().get_config()
+
+    @classmethod
+    def from_config(cls, config):
+        objects = {name: value for name, value in config.items() if isinstance(value, (dict, list, tuple))}
+        return super().from_config(config | keras.saving.deserialize_keras_object(objects))
 
     def set_options(self, options):
         """Makes each option an attribute of its name."""

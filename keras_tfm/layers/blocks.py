@@ -61,29 +61,29 @@ class FeedForward(Layer):
         self.bias_initializer = initializer("bias_initializer", bias_initializer)
         self.supports_masking = True
 
-    def build(self, x_shape):
-        self.inner = self._dense("inner", x_shape, self.ff_dim, self.activation)
+    def build(self, inputs_shape):
+        self.inner = self._dense("inner", inputs_shape, self.ff_dim, self.activation)
         if self.is_gated:
-            self.gated = self._dense("gated", x_shape, self.ff_dim)
-        self.outer = self._dense("outer", (*x_shape[:-1], self.ff_dim), x_shape[-1])
+            self.gated = self._dense("gated", inputs_shape, self.ff_dim)
+        self.outer = self._dense("outer", (*inputs_shape[:-1], self.ff_dim), inputs_shape[-1])
 
-    def _dense(self, name, x_shape, units, activation=None):
+    def _dense(self, name, inputs_shape, units, activation=None):
         initializers = fresh(self.kernel_initializer), fresh(self.bias_initializer)
         dense = keras.layers.Dense(units, activation, self.use_bias, *initializers, dtype=self.dtype_policy, name=name)
-        dense.build(x_shape)
+        dense.build(inputs_shape)
         return dense
 
-    def call(self, x):
+    def call(self, inputs):
         dense = ops.dense
         if self.is_gated:
-            inner, gate = dense(x, self.inner, self.gated)
+            inner, gate = dense(inputs, self.inner, self.gated)
             middle = inner * gate
         else:
-            (middle,) = dense(x, self.inner)
+            (middle,) = dense(inputs, self.inner)
         return dense(middle, self.outer)[0]
 
-    def compute_output_shape(self, x_shape):
-        return x_shape
+    def compute_output_shape(self, inputs_shape):
+        return inputs_shape
 
 
 class Residual(keras.layers.Layer):
@@ -97,8 +97,8 @@ class Residual(keras.layers.Layer):
         self.dropout = Dropout(rate("dropout", dropout), dtype=self.dtype_policy, name="dropout")
         self.supports_masking = True
 
-    def build(self, x_shape):
-        self.norm.build(x_shape)
+    def build(self, inputs_shape):
+        self.norm.build(inputs_shape)
 
     def join(self, x, sublayer, cache=None, **arguments):  # not `call`, whose arguments Keras expects to be tensors
         """Returns the new stream and the sublayer's new cache, which is None if there is no cache."""
@@ -126,7 +126,7 @@ class TransformerEncoderBlock(MaskedLayer):
         use_bias, kernel_initializer, bias_initializer: for attention and feed-forward network.
 
     Call arguments:
-        x, mask: (batch, length, features) and (batch, length); Keras fills in the mask of `Embedding(mask_zero=True)`.
+        inputs, mask: (batch, length, features) and (batch, length); Keras fills in that of `Embedding(mask_zero=True)`.
         attention_mask: (query, key), (batch, query, key) or (batch, heads, query, key), True = may attend.
 
     Returns:
@@ -170,12 +170,12 @@ class TransformerEncoderBlock(MaskedLayer):
         self.feed_forward = FeedForward(**options_of(FeedForward, options), dtype=policy, name="feed_forward")
         self.feed_forward_residual = self.residual(name="feed_forward_residual")
 
-    def build(self, x_shape):
+    def build(self, inputs_shape):
         for layer in (self.attention, self.attention_residual, self.feed_forward, self.feed_forward_residual):
-            layer.build(x_shape)
+            layer.build(inputs_shape)
 
-    def call(self, x, mask=None, attention_mask=None):
-        x, _ = self.attention_residual.join(x, self.attention, mask=mask, attention_mask=attention_mask)
+    def call(self, inputs, mask=None, attention_mask=None):
+        x, _ = self.attention_residual.join(inputs, self.attention, mask=mask, attention_mask=attention_mask)
         x, _ = self.feed_forward_residual.join(x, self.feed_forward)
         return x
 
@@ -189,10 +189,11 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
             apply to self-attention only.
 
     Call arguments:
-        x, mask, attention_mask: as for `TransformerEncoderBlock`.
+        inputs, mask, attention_mask: as for `TransformerEncoderBlock`.
         memory: (batch, memory length, any features), must be passed in every call or in none.
         memory_mask: (batch, key), (batch, query, key) or (batch, heads, query, key); Keras fills it in too.
-        cache, start: a cache from `make_cache`, instead of `memory`; `x` is written to it from position `start` on.
+        cache, start: a cache from `make_cache`, instead of `memory`; `inputs` are written to it from position `start`
+            on.
         past: as for `MultiHeadSelfAttention`.
 
     Returns:
@@ -233,17 +234,20 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
         self.memory_attention = MultiHeadAttention(**of_attention, dtype=self.dtype_policy, name="memory_attention")
         self.memory_residual = self.residual(name="memory_residual")
 
-    def build(self, x_shape, memory_shape=None):
-        super().build(x_shape)
+    def build(self, inputs_shape, memory_shape=None):
+        super().build(inputs_shape)
         if memory_shape is not None:
-            self.memory_attention.build(x_shape, memory_shape)
-            self.memory_residual.build(x_shape)
+            self.memory_attention.build(inputs_shape, memory_shape)
+            self.memory_residual.build(inputs_shape)
 
-    def call(self, x, memory=None, mask=None, memory_mask=None, attention_mask=None, cache=None, start=0, past=None):
+    def call(
+        self, inputs, memory=None, mask=None, memory_mask=None, attention_mask=None, cache=None, start=0, past=None
+    ):
         self._check_memory(memory, memory_mask, cache)
         own, of_memory = (None, None) if cache is None else (cache["self"], cache.get("memory"))
         step = {} if cache is None else {"start": start, "past": past}
-        x, own = self.attention_residual.join(x, self.attention, own, mask=mask, attention_mask=attention_mask, **step)
+        step |= {"mask": mask, "attention_mask": attention_mask}
+        x, own = self.attention_residual.join(inputs, self.attention, own, **step)
         if self.memory_attention.built:
             x, _ = self.memory_residual.join(
                 x, self.memory_attention, of_memory, memory=memory, mask=mask, memory_mask=memory_mask

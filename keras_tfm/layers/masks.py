@@ -167,7 +167,7 @@ class MaskedLayer(Layer):
     """A layer that ANDs the masks given by the caller with those that Keras attached to its inputs.
 
     Keras itself fills in `mask` only in calls with a single tensor, and ignores an attached mask if the caller gives
-    another. Subclasses define `call(x, mask=None, …)` or `call(x, memory=None, mask=None, memory_mask=None, …)`.
+    another. Subclasses define `call` with `mask`, or with `memory`, `mask` and `memory_mask`.
     """
 
     def __init__(self, **kwargs):
@@ -182,10 +182,11 @@ class MaskedLayer(Layer):
         return super().stateless_call(*args[:2], return_losses=return_losses, **arguments)
 
     def _with_masks(self, *args, **kwargs):
-        named = inspect.signature(self.call).bind_partial(*args).arguments
-        return self._merged(**named, **kwargs)
+        signature = inspect.signature(self.call)
+        return self._merged(next(iter(signature.parameters)), **signature.bind_partial(*args).arguments, **kwargs)
 
-    def _merged(self, x, memory=None, mask=None, memory_mask=None, attention_mask=None, **kwargs):
+    def _merged(self, first, /, memory=None, mask=None, memory_mask=None, attention_mask=None, **kwargs):
+        x = kwargs.pop(first)  # subclasses may call it as they like
         if "return_attention_scores" in kwargs:
             raise UserError(
                 "`return_attention_scores` is not supported: `keras_tfm.record_attention` collects the attention "
@@ -193,7 +194,7 @@ class MaskedLayer(Layer):
                 "    with record_attention() as maps:\n        y = layer(x)\n    maps[layer.path]\n"
                 f"Received: return_attention_scores={kwargs['return_attention_scores']}"
             )
-        check_sequence("x", x.shape)
+        check_sequence(first, x.shape)
         if memory is not None:
             check_sequence("memory", memory.shape)
         attention_mask = check("attention_mask", attention_mask)
@@ -201,7 +202,7 @@ class MaskedLayer(Layer):
             if attention_mask.shape[0] not in (None, 1, x.shape[1]):
                 raise UserError(
                     "`attention_mask` of rank 2 must be (query, key); pass a (batch, length) mask as `mask`. "
-                    f"Received: attention_mask.shape={tuple(attention_mask.shape)}, x.shape={tuple(x.shape)}"
+                    f"Received: attention_mask.shape={tuple(attention_mask.shape)}, {first}.shape={tuple(x.shape)}"
                 )
             attention_mask = ops.expand_dims(attention_mask, 0)
         mask = merge(x, check("mask", mask, (2,), of=x))
@@ -209,7 +210,7 @@ class MaskedLayer(Layer):
             mask = ops.broadcast_to(mask, ops.shape(x)[:2])
         memory_mask = merge(memory, check("memory_mask", memory_mask, of=memory))
         given = {"memory": memory, "mask": mask, "memory_mask": memory_mask, "attention_mask": attention_mask}
-        return {"x": x, **{name: value for name, value in given.items() if value is not None}, **kwargs}
+        return {first: x, **{name: value for name, value in given.items() if value is not None}, **kwargs}
 
     def check_only_cache(self, **others):
         """An error if anything is given that a call with a cache cannot take."""
@@ -227,5 +228,5 @@ class MaskedLayer(Layer):
             return super().compute_output_spec(*args, **kwargs)
         return keras.Operation.compute_output_spec(self, *args, cache=cache, **kwargs)  # (output, cache), by tracing
 
-    def compute_output_shape(self, x_shape, *other_shapes):
-        return x_shape
+    def compute_output_shape(self, inputs_shape, *other_shapes):
+        return inputs_shape

@@ -11,7 +11,7 @@ import keras
 
 from keras_tfm import ops
 from keras_tfm.common.arguments import UserError, one_of, positive
-from keras_tfm.layers.base import check_sequence
+from keras_tfm.layers.base import Layer, check_sequence
 
 ENCODINGS = ("sinusoidal", "learned", "index")  # kinds of `PositionalEncoding`
 
@@ -29,7 +29,7 @@ def sinusoids(positions, dim):
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
-class PositionalEncoding(keras.layers.Layer):
+class PositionalEncoding(Layer):
     """Adds each token's position to its features, or appends it; can be used before any layer of a model.
 
     Args:
@@ -39,7 +39,7 @@ class PositionalEncoding(keras.layers.Layer):
         dim: width of what "concat" appends: by default the width of the input, always 1 for "index".
 
     Call arguments:
-        x: (batch, length, features); the output has the same width, or `dim` more for "concat".
+        inputs: (batch, length, features); the output has the same width, or `dim` more for "concat".
         positions: (batch, length) integers, for packed sequences; `start, start + 1, …` by default.
         start: position of the first token, for cached decoding.
 
@@ -59,14 +59,14 @@ class PositionalEncoding(keras.layers.Layer):
             raise UserError(f"`max_length` must be None for {kind=}. Received: {max_length=}")
         self.supports_masking = True
 
-    def build(self, x_shape):
-        check_sequence("x", x_shape)
+    def build(self, inputs_shape):
+        check_sequence("inputs", inputs_shape)
         if self.kind == "learned":
             normal = keras.initializers.RandomNormal(stddev=0.02)
-            self.table = self.add_weight((self.max_length, self.dim or x_shape[-1]), normal, name="table")
+            self.table = self.add_weight((self.max_length, self.dim or inputs_shape[-1]), normal, name="table")
 
-    def call(self, x, positions=None, start=0):
-        length = ops.shape(x)[1]
+    def call(self, inputs, positions=None, start=0):
+        length = ops.shape(inputs)[1]
         if positions is None:
             start = ops.as_integer("start", start)
             positions = ops.expand_dims(ops.arange(length, dtype="int32") + start, 0)
@@ -79,10 +79,11 @@ class PositionalEncoding(keras.layers.Layer):
                 "`max_length` must exceed the position of every token. "
                 f"Received: max_length={self.max_length}, last position={last}"
             )
-        encoding = ops.cast(self.encode(positions, self.dim or x.shape[-1]), x.dtype)
+        encoding = ops.cast(self.encode(positions, self.dim or inputs.shape[-1]), inputs.dtype)
         if self.combine == "add":
-            return x + encoding
-        return ops.concatenate([x, ops.broadcast_to(encoding, (*ops.shape(x)[:2], encoding.shape[-1]))], axis=-1)
+            return inputs + encoding
+        encoding = ops.broadcast_to(encoding, (*ops.shape(inputs)[:2], encoding.shape[-1]))
+        return ops.concatenate([inputs, encoding], axis=-1)
 
     def encode(self, positions, dim):
         """Positions (…) → (…, dim)."""
@@ -96,9 +97,9 @@ class PositionalEncoding(keras.layers.Layer):
             inside[..., None], rows, math.nan
         )  # NaN, not the wrong row, for positions that a graph could not check
 
-    def compute_output_shape(self, x_shape):
-        extra = 1 if self.kind == "index" else self.dim or x_shape[-1]
-        return x_shape if self.combine == "add" else (*x_shape[:-1], x_shape[-1] + extra)
+    def compute_output_shape(self, inputs_shape):
+        extra = 1 if self.kind == "index" else self.dim or inputs_shape[-1]
+        return inputs_shape if self.combine == "add" else (*inputs_shape[:-1], inputs_shape[-1] + extra)
 
 
 def rotate(x, positions):

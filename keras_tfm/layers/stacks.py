@@ -37,19 +37,19 @@ class Stack(masks.MaskedLayer):
         for layer in self._norms():
             layer.supports_masking = True  # not set by Keras' RMSNormalization
 
-    def build_layers(self, x_shape, *memory_shape):
+    def build_layers(self, inputs_shape, *memory_shape):
         """Builds the layers for inputs of these shapes."""
         for number, encoding in enumerate(self.encodings):
-            encoding.build(x_shape)
+            encoding.build(inputs_shape)
             if encoding.combine == "concat":  # back to the width of the input
                 name = f"{self.name}_positions_dense_{number}"
-                dense = keras.layers.Dense(x_shape[-1], name=name, dtype=self.dtype_policy)
-                dense.build(encoding.compute_output_shape(x_shape))
+                dense = keras.layers.Dense(inputs_shape[-1], name=name, dtype=self.dtype_policy)
+                dense.build(encoding.compute_output_shape(inputs_shape))
                 self.position_denses.append(dense)
         for block in self.blocks:
-            block.build(x_shape, *memory_shape)
+            block.build(inputs_shape, *memory_shape)
         for norm in self._norms():
-            norm.build(x_shape)
+            norm.build(inputs_shape)
 
     def _norms(self):
         return [norm for norm in (self.embedding_norm, self.norm) if norm is not None]
@@ -91,7 +91,7 @@ class TransformerEncoder(Stack):
         activation, norm, head_dim, …: as for `TransformerEncoderBlock`.
 
     Call arguments:
-        x, mask, attention_mask: as for `TransformerEncoderBlock`.
+        inputs, mask, attention_mask: as for `TransformerEncoderBlock`.
         positions: (batch, length) integers, for packed sequences; `0, 1, …` by default. Only for schemes that join the
             features; the others depend on distances alone, which are the same wherever a sequence starts.
 
@@ -133,10 +133,11 @@ class TransformerEncoder(Stack):
     ):
         super().__init__(TransformerEncoderBlock, options_of(TransformerEncoder, locals()), **kwargs)
 
-    def build(self, x_shape):
-        self.build_layers(x_shape)
+    def build(self, inputs_shape):
+        self.build_layers(inputs_shape)
 
-    def call(self, x, mask=None, attention_mask=None, positions=None):
+    def call(self, inputs, mask=None, attention_mask=None, positions=None):
+        x = inputs
         for number, block in enumerate(self.blocks):
             x = self.before_block(number, x, positions)
             x = block(x, mask=mask, attention_mask=attention_mask)
@@ -151,10 +152,10 @@ class TransformerDecoder(Stack):
         num_layers, num_heads, …: as for `TransformerEncoder`, which has `causal` besides.
 
     Call arguments:
-        x, memory, mask, memory_mask, attention_mask: as for `TransformerDecoderBlock`.
+        inputs, memory, mask, memory_mask, attention_mask: as for `TransformerDecoderBlock`.
         positions: as for `TransformerEncoder`; `start, start + 1, …` by default.
         cache, start: as for `TransformerDecoderBlock`.
-        check_room: whether to check that the cache has room for `x`. Searches turn this off: they make room first.
+        check_room: whether to check that the cache has room for `inputs`. Searches turn this off: they make room first.
 
     Returns:
         (batch, length, features); with a cache, a tuple of that and the new cache.
@@ -195,12 +196,12 @@ class TransformerDecoder(Stack):
     ):
         super().__init__(TransformerDecoderBlock, options_of(TransformerDecoder, locals()), **kwargs)
 
-    def build(self, x_shape, memory_shape=None):
-        self.build_layers(x_shape, *([] if memory_shape is None else [memory_shape]))
+    def build(self, inputs_shape, memory_shape=None):
+        self.build_layers(inputs_shape, *([] if memory_shape is None else [memory_shape]))
 
     def call(
         self,
-        x,
+        inputs,
         memory=None,
         mask=None,
         memory_mask=None,
@@ -210,6 +211,7 @@ class TransformerDecoder(Stack):
         start=0,
         check_room=True,
     ):
+        x = inputs
         given = {"memory": memory, "mask": mask, "memory_mask": memory_mask, "attention_mask": attention_mask}
         if cache is None:
             for number, block in enumerate(self.blocks):

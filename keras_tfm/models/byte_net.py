@@ -24,10 +24,10 @@ class ResidualConvolution(keras.layers.Layer):
         self.convolution = Convolution(units, kernel_size, dilation, dtype=policy, name="convolution")
         self.dropout = Dropout(dropout, dtype=policy)
 
-    def build(self, x_shape):
-        self.up = keras.layers.Dense(x_shape[-1], dtype=self.dtype_policy, name="up")
+    def build(self, inputs_shape):
+        self.up = keras.layers.Dense(inputs_shape[-1], dtype=self.dtype_policy, name="up")
         for layer in (self.norms[0], self.down):
-            layer.build(x_shape)
+            layer.build(inputs_shape)
         for layer in (*self.norms[1:], self.convolution, self.up):
             layer.build((None, None, self.units))
 
@@ -67,9 +67,9 @@ class ByteNetStack(MaskedLayer):
         self.dropout = Dropout(rate("dropout", dropout), dtype=self.dtype_policy)
         self.norm = NORMS["layer"](dtype=self.dtype_policy, name="norm")
 
-    def build(self, x_shape):
+    def build(self, inputs_shape):
         for layer in (*self.blocks, self.norm):
-            layer.build(x_shape)
+            layer.build(inputs_shape)
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
@@ -97,9 +97,9 @@ class ByteNetDecoder(Decoder, ByteNetStack):
     further ahead. The arguments are those of `ByteNetStack`.
 
     Call arguments:
-        x, memory, memory_mask: (batch, length, features), the output of `ByteNetEncoder`, and its mask.
-        mask: (batch, length); only where it is True, `x` is read. None in a call with a cache.
-        cache, start: a cache from `make_cache`, instead of `memory`; `x` starts at position `start`.
+        inputs, memory, memory_mask: (batch, length, features), the output of `ByteNetEncoder`, and its mask.
+        mask: (batch, length); only where it is True, `inputs` are read. None in a call with a cache.
+        cache, start: a cache from `make_cache`, instead of `memory`; `inputs` start at position `start`.
         check_room: ignored: each call goes on where the last one ended.
 
     Returns:
@@ -113,10 +113,10 @@ class ByteNetDecoder(Decoder, ByteNetStack):
 
     memory_attentions = ()
 
-    def build(self, x_shape, memory_shape):
-        super().build(x_shape)
-        self.memory_dense = keras.layers.Dense(x_shape[-1], dtype=self.dtype_policy, name="memory")
-        self.summary_dense = keras.layers.Dense(x_shape[-1], dtype=self.dtype_policy, name="summary")
+    def build(self, inputs_shape, memory_shape):
+        super().build(inputs_shape)
+        self.memory_dense = keras.layers.Dense(inputs_shape[-1], dtype=self.dtype_policy, name="memory")
+        self.summary_dense = keras.layers.Dense(inputs_shape[-1], dtype=self.dtype_policy, name="summary")
         for layer in (self.memory_dense, self.summary_dense):
             layer.build(memory_shape)
 

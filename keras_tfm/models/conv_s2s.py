@@ -57,13 +57,13 @@ class ConvStack(MaskedLayer):
         layer.build((None, None, inputs))
         return layer
 
-    def build(self, x_shape):
+    def build(self, inputs_shape):
         if self.encoding is not None:
-            self.encoding.build(x_shape)
-        self.input_dense = self.dense("input", self.units, x_shape[-1])
+            self.encoding.build(inputs_shape)
+        self.input_dense = self.dense("input", self.units, inputs_shape[-1])
         for convolution in self.convolutions:
             convolution.build((None, None, self.units))
-        self.output_dense = self.dense("output", x_shape[-1], self.units)
+        self.output_dense = self.dense("output", inputs_shape[-1], self.units)
 
     def embed(self, x, start=0):
         """Embeddings with positions and dropout, as wide as `x`.
@@ -81,7 +81,7 @@ class ConvEncoder(Encoder, ConvStack):
     """The encoder of ConvS2S; the arguments are those of `ConvStack`.
 
     Call arguments:
-        x, mask: (batch, length, features) and (batch, length).
+        inputs, mask: (batch, length, features) and (batch, length).
 
     Returns:
         (batch, length, 2 · features): for attention, keys and then values, which are the keys plus the embeddings.
@@ -99,8 +99,8 @@ class ConvEncoder(Encoder, ConvStack):
         x = self.output_dense(x)
         return ops.concatenate([x, HALF * (x + embedded)], axis=-1)
 
-    def compute_output_shape(self, x_shape):
-        return *x_shape[:-1], 2 * x_shape[-1]
+    def compute_output_shape(self, inputs_shape):
+        return *inputs_shape[:-1], 2 * inputs_shape[-1]
 
 
 class MultiStepAttention(keras.layers.Layer):
@@ -110,9 +110,9 @@ class MultiStepAttention(keras.layers.Layer):
         super().__init__(**kwargs)
         self.dense, self.width = dense, width
 
-    def build(self, x_shape):
-        self.query_dense = self.dense("query", self.width, x_shape[-1])
-        self.output_dense = self.dense("output", x_shape[-1], self.width)
+    def build(self, inputs_shape):
+        self.query_dense = self.dense("query", self.width, inputs_shape[-1])
+        self.output_dense = self.dense("output", inputs_shape[-1], self.width)
 
     def call(self, x, embedded, memory):
         """For x (rows, t, units) and embeddings (rows, t, width), rows a multiple of those of the memory."""
@@ -133,9 +133,9 @@ class ConvDecoder(Decoder, ConvStack):
     """The decoder of ConvS2S, with attention after each convolution; the arguments are those of `ConvStack`.
 
     Call arguments:
-        x, memory, memory_mask: (batch, length, features), the output of `ConvEncoder`, and its mask.
-        mask: (batch, length); only where it is True, `x` is read. None in a call with a cache.
-        cache, start: a cache from `make_cache`, instead of `memory`; `x` starts at position `start`.
+        inputs, memory, memory_mask: (batch, length, features), the output of `ConvEncoder`, and its mask.
+        mask: (batch, length); only where it is True, `inputs` are read. None in a call with a cache.
+        cache, start: a cache from `make_cache`, instead of `memory`; `inputs` start at position `start`.
         check_room: ignored: each call goes on where the last one ended.
 
     Returns:
@@ -147,13 +147,13 @@ class ConvDecoder(Decoder, ConvStack):
     >>> y, cache = decoder(x[:, 1:], cache=cache, start=1)
     """
 
-    def build(self, x_shape, memory_shape):
-        super().build(x_shape)
+    def build(self, inputs_shape, memory_shape):
+        super().build(inputs_shape)
         names = [f"memory_attention_{number}" for number in range(len(self.convolutions))]
-        options = {"dense": self.dense, "width": x_shape[-1], "dtype": self.dtype_policy}
+        options = {"dense": self.dense, "width": inputs_shape[-1], "dtype": self.dtype_policy}
         self.memory_attentions = [MultiStepAttention(**options, name=name) for name in names]
         for layer in self.memory_attentions:
-            layer.build((*x_shape[:-1], self.units))
+            layer.build((*inputs_shape[:-1], self.units))
 
     def run(self, x, cache, start):
         """The output for x, all of it tokens or with padding after them, and the new windows."""

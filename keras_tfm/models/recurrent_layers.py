@@ -64,7 +64,7 @@ class RecurrentEncoder(MaskedLayer):
         dropout: dropout rate of the input of each layer and of the output.
 
     Call arguments:
-        x, mask: (batch, length, features) and (batch, length).
+        inputs, mask: (batch, length, features) and (batch, length).
 
     Returns:
         (batch, length, units), zeros where the mask is False; with `summary`, (batch, 1, units).
@@ -101,18 +101,18 @@ class RecurrentEncoder(MaskedLayer):
             options = {"return_sequences": True, "return_state": True, "dtype": self.dtype_policy}
             self.layers.append([layer(units // len(names), **options, name=f"{name}_{number}") for name in names])
 
-    def build(self, x_shape):
+    def build(self, inputs_shape):
         for directions in self.layers:
             for layer in directions:
-                layer.build(x_shape)
-            x_shape = (*x_shape[:-1], sum(layer.units for layer in directions))
+                layer.build(inputs_shape)
+            inputs_shape = (*inputs_shape[:-1], sum(layer.units for layer in directions))
 
-    def call(self, x, mask=None):
+    def call(self, inputs, mask=None):
         if self.summary:
-            x = x if mask is None else take_each(x, masks.tokens_first(mask)[0])
+            x = inputs if mask is None else take_each(inputs, masks.tokens_first(mask)[0])
             x = ops.expand_dims(self.run(x, mask)[1], 1)
         else:
-            x = masks.over_tokens(lambda x: self.run(x, mask)[0], x, mask)
+            x = masks.over_tokens(lambda x: self.run(x, mask)[0], inputs, mask)
         return self.dropouts[-1](x)
 
     def run(self, x, mask=None):
@@ -125,11 +125,11 @@ class RecurrentEncoder(MaskedLayer):
             x = x + before if self.residual and number else x
         return x, last
 
-    def compute_output_shape(self, x_shape):
-        batch, length, _ = x_shape
+    def compute_output_shape(self, inputs_shape):
+        batch, length, _ = inputs_shape
         return batch, 1 if self.summary else length, sum(layer.units for layer in self.layers[-1])
 
-    def compute_mask(self, x, mask=None):
+    def compute_mask(self, inputs, mask=None):
         return None if self.summary else mask
 
 
@@ -144,8 +144,8 @@ class RecurrentDecoder(MaskedLayer):
         num_heads, score: of attention, as for `MultiHeadAttention`.
 
     Call arguments:
-        x, memory, memory_mask: (batch, length, features), (batch, memory length, any features) and its mask.
-        mask: (batch, length); only where it is True, `x` is read. None in a call with a cache.
+        inputs, memory, memory_mask: (batch, length, features), (batch, memory length, any features) and its mask.
+        mask: (batch, length); only where it is True, `inputs` are read. None in a call with a cache.
         cache: a cache from `make_cache`, instead of `memory`.
         start, check_room: ignored: each call goes on where the last one ended.
 
@@ -171,9 +171,9 @@ class RecurrentDecoder(MaskedLayer):
         """A list of the layers that attend to the memory."""
         return [MultiHeadAttention(num_heads, score=score, dtype=self.dtype_policy, name="memory_attention")]
 
-    def build_layers(self, x_shape, memory_shape, first, others, context):
+    def build_layers(self, inputs_shape, memory_shape, first, others, context):
         """Builds the layers; `first` and `others` are the widths that they read beside their input."""
-        batch, length, width = x_shape
+        batch, length, width = inputs_shape
         for number, layer in enumerate(self.layers):
             layer.build((batch, length, self.units + others if number else width + first))
         for attention in self.memory_attentions:
@@ -184,8 +184,8 @@ class RecurrentDecoder(MaskedLayer):
         self.output_dense = keras.layers.Dense(width, "tanh", dtype=self.dtype_policy, name="output")
         self.output_dense.build((batch, length, self.units + context + width))
 
-    def call(self, x, memory=None, mask=None, memory_mask=None, cache=None, start=0, check_room=True):
-        x = self.dropouts[0](x)
+    def call(self, inputs, memory=None, mask=None, memory_mask=None, cache=None, start=0, check_room=True):
+        x = self.dropouts[0](inputs)
         if cache is None:
             new = self.make_cache(None, None, memory, memory_mask)
             y = masks.over_tokens(lambda x: self.run(x, new["state"], new.get("memory"))[0], x, mask)
@@ -249,9 +249,9 @@ class BottleneckDecoder(RecurrentDecoder):
     def make_attentions(self, num_heads, score):
         return []
 
-    def build(self, x_shape, memory_shape):
+    def build(self, inputs_shape, memory_shape):
         width = memory_shape[-1]
-        self.build_layers(x_shape, memory_shape, first=width, others=width, context=width)
+        self.build_layers(inputs_shape, memory_shape, first=width, others=width, context=width)
 
     def initial_state(self, layers, summary):
         return {"layers": layers, "context": summary}
@@ -277,8 +277,8 @@ class BahdanauDecoder(RecurrentDecoder):
     >>> y, cache = decoder(x[:, 1:], cache=cache)
     """
 
-    def build(self, x_shape, memory_shape):
-        self.build_layers(x_shape, memory_shape, first=self.units, others=self.units, context=self.units)
+    def build(self, inputs_shape, memory_shape):
+        self.build_layers(inputs_shape, memory_shape, first=self.units, others=self.units, context=self.units)
 
     def run(self, x, state, memory):
         before = state["layers"][0]
@@ -310,9 +310,9 @@ class LuongDecoder(RecurrentDecoder):
     >>> y, cache = decoder(x[:, 1:], cache=cache)
     """
 
-    def build(self, x_shape, memory_shape):
-        self.fed_width = x_shape[-1]
-        self.build_layers(x_shape, memory_shape, first=self.fed_width, others=0, context=self.units)
+    def build(self, inputs_shape, memory_shape):
+        self.fed_width = inputs_shape[-1]
+        self.build_layers(inputs_shape, memory_shape, first=self.fed_width, others=0, context=self.units)
 
     def initial_state(self, layers, summary):
         return {"layers": layers, "fed": ops.zeros((ops.shape(summary)[0], self.fed_width), self.compute_dtype)}

@@ -485,11 +485,11 @@ def remembering(call):
         (lambda: remembering(lambda block, cache: block(X, cache={"self": cache["self"]})), ["without memory"]),
         (
             lambda: TransformerEncoderBlock(**SIZES)(X[0]),
-            ["`x` must be (batch, length, features)", "(5, 8)"],
+            ["`inputs` must be (batch, length, features)", "(5, 8)"],
         ),
         (
             lambda: TransformerEncoder(num_layers=1, **SIZES)(keras.Input((8,))),
-            ["`x` must be (batch, length, features)", "(None, 8)"],
+            ["`inputs` must be (batch, length, features)", "(None, 8)"],
         ),
         (
             lambda: TransformerDecoderBlock(**SIZES)(X, X[None]),

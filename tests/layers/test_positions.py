@@ -185,5 +185,7 @@ def test_bad_arguments(options, words):
 
 
 def test_a_single_row_is_refused():
-    with pytest.raises(ValueError, match=r"`x` must be \(batch, length, features\). Received: x.shape=\(3, 4\)"):
+    with pytest.raises(
+        ValueError, match=r"`inputs` must be \(batch, length, features\). Received: inputs.shape=\(3, 4\)"
+    ):
         PositionalEncoding()(ops.ones((3, 4)))
