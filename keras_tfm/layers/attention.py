@@ -43,7 +43,7 @@ class MultiHeadAttention(masks.MaskedLayer):
         inputs, memory: (batch, query, features) and (batch, key, any features).
         mask: (batch, query); queries where it is False attend to nothing.
         memory_mask: (batch, key), (batch, query, key) or (batch, heads, query, key).
-        attention_mask: (query, key), (batch, query, key) or (batch, heads, query, key).
+        attention_mask: (batch or 1, query, key) or (batch or 1, heads, query, key).
         cache: the result of `memory_cache(memory)`, instead of `memory`. The batch of `inputs` may be a multiple of
             its batch: several consecutive rows of `inputs` then share one row of the memory.
 
@@ -236,7 +236,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
 
     Call arguments:
         inputs, mask: (batch, length, features) and (batch, length); Keras fills in that of `Embedding(mask_zero=True)`.
-        attention_mask: (query, key), (batch, query, key) or (batch, heads, query, key), True = may attend.
+        attention_mask: (batch or 1, query, key) or (batch or 1, heads, query, key), True = may attend.
         cache, start: a cache from `empty_cache`, to which `inputs` are written from position `start` on.
         past: the causal mask of a cached call, (1, query, room), by default made here. A caller that passes it, to
             share it between layers, must make sure that the cache has room for `inputs`.

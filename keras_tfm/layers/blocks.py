@@ -127,7 +127,7 @@ class TransformerEncoderBlock(MaskedLayer):
 
     Call arguments:
         inputs, mask: (batch, length, features) and (batch, length); Keras fills in that of `Embedding(mask_zero=True)`.
-        attention_mask: (query, key), (batch, query, key) or (batch, heads, query, key), True = may attend.
+        attention_mask: (batch or 1, query, key) or (batch or 1, heads, query, key), True = may attend.
 
     Returns:
         (batch, length, features).

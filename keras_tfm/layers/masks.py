@@ -199,12 +199,10 @@ class MaskedLayer(Layer):
             check_sequence("memory", memory.shape)
         attention_mask = check("attention_mask", attention_mask)
         if attention_mask is not None and len(attention_mask.shape) == 2:
-            if attention_mask.shape[0] not in (None, 1, x.shape[1]):
-                raise UserError(
-                    "`attention_mask` of rank 2 must be (query, key); pass a (batch, length) mask as `mask`. "
-                    f"Received: attention_mask.shape={tuple(attention_mask.shape)}, {first}.shape={tuple(x.shape)}"
-                )
-            attention_mask = ops.expand_dims(attention_mask, 0)
+            raise UserError(
+                "`attention_mask` must be (batch or 1, query, key) or (batch or 1, heads, query, key): pass a (batch, "
+                f"length) mask as `mask`. Received: attention_mask.shape={tuple(attention_mask.shape)}"
+            )
         mask = merge(x, check("mask", mask, (2,), of=x))
         if mask is not None and mask.shape[0] == 1:
             mask = ops.broadcast_to(mask, ops.shape(x)[:2])

@@ -139,13 +139,13 @@ def test_local_equals_full_with_a_window_mask(kind, causal):
     layer = cached_layer(score=score, positions=positions, causal=causal, num_kv_heads=2, window=3)
     local = array(run(layer, x, mask=mask))
     near = np.abs(np.arange(11) - np.arange(11)[:, None]) < 3
-    assert_close(local, run(layer, x, mask=mask, attention_mask=np.ones((11, 11), bool)))
+    assert_close(local, run(layer, x, mask=mask, attention_mask=np.ones((1, 11, 11), bool)))
     if score == "scaled_dot" and BACKEND != "jax":  # where `run` compiles
         assert_close(local, compiled(lambda x: layer(x, mask=mask))(ops.convert_to_tensor(x)))
     unlimited = MultiHeadSelfAttention(4, score=score, positions=positions, causal=causal, num_kv_heads=2)
     unlimited.build(x.shape)
     unlimited.set_weights(layer.get_weights())
-    assert_close(local, run(unlimited, x, mask=mask, attention_mask=near))
+    assert_close(local, run(unlimited, x, mask=mask, attention_mask=near[None]))
 
 
 @pytest.mark.parametrize("causal", [False, True])

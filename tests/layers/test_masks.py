@@ -223,7 +223,7 @@ def test_stateless_calls_keep_masks():
 
     def outputs():
         x = embedding(IDS)
-        for options in ({}, {"attention_mask": masks.causal(5, 5)[0]}):
+        for options in ({}, {"attention_mask": masks.causal(5, 5)}):
             yield layer(x, **options), layer.stateless_call(*variables, x, **options)[0]
 
     for expected, stateless in run(lambda: [*outputs()]):
@@ -249,6 +249,7 @@ def test_masks_may_be_given_by_position():
         ("mask", np.zeros((2, 5), "float32")),
         ("mask", np.ones((2, 5, 5), bool)),
         ("attention_mask", np.ones((2, 5), bool)),
+        ("attention_mask", np.ones((5, 5), bool)),  # could be (query, key), or (batch, length)
         ("attention_mask", np.ones(5, bool)),
         ("mask", np.ones((2, 4), bool)),
         ("mask", np.ones((3, 5), bool)),

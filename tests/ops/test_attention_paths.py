@@ -30,7 +30,7 @@ def test_the_fast_path_is_taken_and_exact(causal, num_kv_heads, calls_of_attenti
     layer = built(MultiHeadSelfAttention(4, causal=causal, num_kv_heads=num_kv_heads, positions="rotary"), X)
     y = run(layer, X)
     assert len(calls_of_attention) == 1
-    assert_close(y, run(layer, X, attention_mask=np.ones((LENGTH, LENGTH), bool)))
+    assert_close(y, run(layer, X, attention_mask=np.ones((1, LENGTH, LENGTH), bool)))
     assert len(calls_of_attention) == 1
 
 
