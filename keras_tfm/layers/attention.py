@@ -131,7 +131,7 @@ class MultiHeadAttention(masks.MaskedLayer):
         dense.build((None, None, *inputs))
         return dense
 
-    def call(self, inputs, memory=None, mask=None, memory_mask=None, attention_mask=None, cache=None, training=None):
+    def call(self, inputs, memory=None, *, mask=None, memory_mask=None, attention_mask=None, cache=None, training=None):
         if (memory is None) == (cache is None):
             received = "neither" if cache is None else "both"
             raise UserError(f"Either `memory` or a `cache` made from it must be given. Received: {received}")
@@ -282,7 +282,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         weights = self.scheme.weights(self.num_heads)
         self.position_weights = {name: self.add_weight(shape, normal, name=name) for name, shape in weights.items()}
 
-    def call(self, inputs, mask=None, attention_mask=None, cache=None, start=0, past=None, training=None):
+    def call(self, inputs, *, mask=None, attention_mask=None, cache=None, start=0, past=None, training=None):
         q, k, v = self.project(inputs, self.query_dense, self.key_dense, self.value_dense)
         start, length = ops.as_integer("start", start), ops.shape(inputs)[1]
         places = ops.arange(length, dtype="int32") + start

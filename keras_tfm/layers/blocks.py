@@ -100,14 +100,17 @@ class Residual(keras.layers.Layer):
     def build(self, inputs_shape):
         self.norm.build(inputs_shape)
 
-    def join(self, x, sublayer, cache=None, **arguments):  # not `call`, whose arguments Keras expects to be tensors
-        """Returns the new stream and the sublayer's new cache, which is None if there is no cache."""
+    def join(self, x, sublayer, cache=None, training=None, **arguments):
+        """Returns the new stream and the sublayer's new cache, which is None if there is no cache.
+
+        This is not `call`, whose arguments Keras expects to be tensors.
+        """
         y = self.norm(x) if self.norm_first else x
         if cache is None:
-            y = sublayer(y, **arguments)
+            y = sublayer(y, training=training, **arguments)
         else:
-            y, cache = sublayer(y, cache=cache, **arguments)
-        x = x + self.dropout(y)
+            y, cache = sublayer(y, cache=cache, training=training, **arguments)
+        x = x + self.dropout(y, training=training)
         return (x if self.norm_first else self.norm(x)), cache
 
 
@@ -128,6 +131,7 @@ class TransformerEncoderBlock(MaskedLayer):
     Call arguments:
         inputs, mask: (batch, length, features) and (batch, length); Keras fills in that of `Embedding(mask_zero=True)`.
         attention_mask: (batch or 1, query, key) or (batch or 1, heads, query, key), True = may attend.
+        training: whether to apply dropout; by default as the layer or model around it is called.
 
     Returns:
         (batch, length, features).
@@ -174,9 +178,10 @@ class TransformerEncoderBlock(MaskedLayer):
         for layer in (self.attention, self.attention_residual, self.feed_forward, self.feed_forward_residual):
             layer.build(inputs_shape)
 
-    def call(self, inputs, mask=None, attention_mask=None):
-        x, _ = self.attention_residual.join(inputs, self.attention, mask=mask, attention_mask=attention_mask)
-        x, _ = self.feed_forward_residual.join(x, self.feed_forward)
+    def call(self, inputs, *, mask=None, attention_mask=None, training=None):
+        options = {"mask": mask, "attention_mask": attention_mask, "training": training}
+        x, _ = self.attention_residual.join(inputs, self.attention, **options)
+        x, _ = self.feed_forward_residual.join(x, self.feed_forward, training=training)
         return x
 
 
@@ -189,7 +194,7 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
             apply to self-attention only.
 
     Call arguments:
-        inputs, mask, attention_mask: as for `TransformerEncoderBlock`.
+        inputs, mask, attention_mask, training: as for `TransformerEncoderBlock`.
         memory: (batch, memory length, any features), must be passed in every call or in none.
         memory_mask: (batch, key), (batch, query, key) or (batch, heads, query, key); Keras fills it in too.
         cache, start: a cache from `make_cache`, instead of `memory`; `inputs` are written to it from position `start`
@@ -241,18 +246,27 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
             self.memory_residual.build(inputs_shape)
 
     def call(
-        self, inputs, memory=None, mask=None, memory_mask=None, attention_mask=None, cache=None, start=0, past=None
+        self,
+        inputs,
+        memory=None,
+        *,
+        mask=None,
+        memory_mask=None,
+        attention_mask=None,
+        cache=None,
+        start=0,
+        past=None,
+        training=None,
     ):
         self._check_memory(memory, memory_mask, cache)
         own, of_memory = (None, None) if cache is None else (cache["self"], cache.get("memory"))
         step = {} if cache is None else {"start": start, "past": past}
-        step |= {"mask": mask, "attention_mask": attention_mask}
+        step |= {"mask": mask, "attention_mask": attention_mask, "training": training}
         x, own = self.attention_residual.join(inputs, self.attention, own, **step)
         if self.memory_attention.built:
-            x, _ = self.memory_residual.join(
-                x, self.memory_attention, of_memory, memory=memory, mask=mask, memory_mask=memory_mask
-            )
-        x, _ = self.feed_forward_residual.join(x, self.feed_forward)
+            step = {"memory": memory, "mask": mask, "memory_mask": memory_mask, "training": training}
+            x, _ = self.memory_residual.join(x, self.memory_attention, of_memory, **step)
+        x, _ = self.feed_forward_residual.join(x, self.feed_forward, training=training)
         return x if cache is None else (x, {**cache, "self": own})
 
     def make_cache(self, batch_size, max_length, memory=None, memory_mask=None, masked=True):

@@ -40,7 +40,7 @@ class PositionalEncoding(Layer):
 
     Call arguments:
         inputs: (batch, length, features); the output has the same width, or `dim` more for "concat".
-        positions: (batch, length) integers, for packed sequences; `start, start + 1, …` by default.
+        position_ids: (batch, length) integers, for packed sequences; `start, start + 1, …` by default.
         start: position of the first token, for cached decoding.
 
     >>> print(PositionalEncoding(combine="concat", dim=3)(ops.zeros((2, 5, 8))).shape)
@@ -65,21 +65,21 @@ class PositionalEncoding(Layer):
             normal = keras.initializers.RandomNormal(stddev=0.02)
             self.table = self.add_weight((self.max_length, self.dim or inputs_shape[-1]), normal, name="table")
 
-    def call(self, inputs, positions=None, start=0):
+    def call(self, inputs, *, position_ids=None, start=0):
         length = ops.shape(inputs)[1]
-        if positions is None:
+        if position_ids is None:
             start = ops.as_integer("start", start)
-            positions = ops.expand_dims(ops.arange(length, dtype="int32") + start, 0)
+            position_ids = ops.expand_dims(ops.arange(length, dtype="int32") + start, 0)
             last = ops.known_value(start + length - 1)
         else:
-            positions = ops.as_integer("positions", positions)
-            last = ops.known_value(ops.max(positions))
+            position_ids = ops.as_integer("position_ids", position_ids)
+            last = ops.known_value(ops.max(position_ids))
         if self.kind == "learned" and last is not None and last >= self.max_length:
             raise UserError(
                 "`max_length` must exceed the position of every token. "
                 f"Received: max_length={self.max_length}, last position={last}"
             )
-        encoding = ops.cast(self.encode(positions, self.dim or inputs.shape[-1]), inputs.dtype)
+        encoding = ops.cast(self.encode(position_ids, self.dim or inputs.shape[-1]), inputs.dtype)
         if self.combine == "add":
             return inputs + encoding
         encoding = ops.broadcast_to(encoding, (*ops.shape(inputs)[:2], encoding.shape[-1]))

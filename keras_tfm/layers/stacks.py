@@ -54,20 +54,21 @@ class Stack(masks.MaskedLayer):
     def _norms(self):
         return [norm for norm in (self.embedding_norm, self.norm) if norm is not None]
 
-    def before_block(self, number, x, positions=None, start=0):
+    def before_block(self, number, x, position_ids=None, start=0, training=None):
         """The input of a block: adds positions where they enter; norm and dropout before the first block."""
-        if positions is not None and not self.encodings:
+        if position_ids is not None and not self.encodings:
             raise UserError(
-                f"`positions` must be None for a stack with positions={self.positions!r}, where only distances matter: "
-                f"only {', '.join(ENCODINGS)} take them. Received: positions of shape {tuple(ops.shape(positions))}"
+                f"`position_ids` must be None for a stack with positions={self.positions!r}, where only distances "
+                f"matter: only {', '.join(ENCODINGS)} take them. Received: position_ids of shape "
+                f"{tuple(ops.shape(position_ids))}"
             )
         if number < len(self.encodings):
             encoding = self.encodings[number]
-            x = encoding(x, start=start) if positions is None else encoding(x, positions=positions)
+            x = encoding(x, start=start) if position_ids is None else encoding(x, position_ids=position_ids)
             x = self.position_denses[number](x) if self.position_denses else x
         if number:
             return x
-        return self.dropout(x if self.embedding_norm is None else self.embedding_norm(x))
+        return self.dropout(x if self.embedding_norm is None else self.embedding_norm(x), training=training)
 
     def after_blocks(self, x):
         return x if self.norm is None else self.norm(x)
@@ -91,9 +92,9 @@ class TransformerEncoder(Stack):
         activation, norm, head_dim, …: as for `TransformerEncoderBlock`.
 
     Call arguments:
-        inputs, mask, attention_mask: as for `TransformerEncoderBlock`.
-        positions: (batch, length) integers, for packed sequences; `0, 1, …` by default. Only for schemes that join the
-            features; the others depend on distances alone, which are the same wherever a sequence starts.
+        inputs, mask, attention_mask, training: as for `TransformerEncoderBlock`.
+        position_ids: (batch, length) integers, for packed sequences; `0, 1, …` by default. For schemes that join the
+            features only; the others depend on distances alone, which are the same wherever a sequence starts.
 
     Returns:
         (batch, length, features).
@@ -136,11 +137,11 @@ class TransformerEncoder(Stack):
     def build(self, inputs_shape):
         self.build_layers(inputs_shape)
 
-    def call(self, inputs, mask=None, attention_mask=None, positions=None):
+    def call(self, inputs, *, mask=None, attention_mask=None, position_ids=None, training=None):
         x = inputs
         for number, block in enumerate(self.blocks):
-            x = self.before_block(number, x, positions)
-            x = block(x, mask=mask, attention_mask=attention_mask)
+            x = self.before_block(number, x, position_ids, training=training)
+            x = block(x, mask=mask, attention_mask=attention_mask, training=training)
         return self.after_blocks(x)
 
 
@@ -152,8 +153,8 @@ class TransformerDecoder(Stack):
         num_layers, num_heads, …: as for `TransformerEncoder`, which has `causal` besides.
 
     Call arguments:
-        inputs, memory, mask, memory_mask, attention_mask: as for `TransformerDecoderBlock`.
-        positions: as for `TransformerEncoder`; `start, start + 1, …` by default.
+        inputs, memory, mask, memory_mask, attention_mask, training: as for `TransformerDecoderBlock`.
+        position_ids: as for `TransformerEncoder`; `start, start + 1, …` by default.
         cache, start: as for `TransformerDecoderBlock`.
         check_room: whether to check that the cache has room for `inputs`. Searches turn this off: they make room first.
 
@@ -203,26 +204,29 @@ class TransformerDecoder(Stack):
         self,
         inputs,
         memory=None,
+        *,
         mask=None,
         memory_mask=None,
         attention_mask=None,
-        positions=None,
+        position_ids=None,
         cache=None,
         start=0,
         check_room=True,
+        training=None,
     ):
         x = inputs
         given = {"memory": memory, "mask": mask, "memory_mask": memory_mask, "attention_mask": attention_mask}
+        given["training"] = training
         if cache is None:
             for number, block in enumerate(self.blocks):
-                x = block(self.before_block(number, x, positions), **given)
+                x = block(self.before_block(number, x, position_ids, training=training), **given)
             return self.after_blocks(x)
         start, room = ops.as_integer("start", start), ops.shape(cache[0]["self"]["k"])[2]
         x = check_capacity(x, room, start) if check_room else x
         given |= {"start": start, "past": masks.causal(ops.shape(x)[1], room, start)}
         new_cache = []
         for number, (block, old) in enumerate(zip(self.blocks, cache, strict=True)):
-            x, new = block(self.before_block(number, x, positions, start), cache=old, **given)
+            x, new = block(self.before_block(number, x, position_ids, start, training), cache=old, **given)
             new_cache.append(new)
         return self.after_blocks(x), new_cache
 

@@ -60,8 +60,8 @@ class Transformer(EncoderDecoder):
             of_source = {"attention_mask": masks.segments(source)}
             of_target = {"attention_mask": masks.segments(target)}
             if encoder.encodings:  # other schemes depend on distances alone, which are those within a segment
-                of_source["positions"] = inputs["source_positions"]
-                of_target["positions"] = inputs["target_positions"]
+                of_source["position_ids"] = inputs["source_positions"]
+                of_target["position_ids"] = inputs["target_positions"]
             of_target["memory_mask"] = masks.segments(target, source)
         super().__init__(arguments, encoder, decoder, inputs, of_source, of_target)
 

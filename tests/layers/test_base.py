@@ -29,7 +29,7 @@ class Adapted(TransformerEncoderBlock):
         super().__init__(num_heads=2, ff_dim=8, **kwargs)
         self.adapter, self.scale = adapter, scale
 
-    def call(self, inputs, mask=None):
+    def call(self, inputs, *, mask=None):
         return super().call(inputs, mask=mask) + self.scale * self.adapter(inputs)
 
 
@@ -40,7 +40,7 @@ class Configured(TransformerDecoderBlock):
         super().__init__(**kwargs)
         self.adapter = adapter
 
-    def call(self, inputs, memory=None, mask=None, memory_mask=None):
+    def call(self, inputs, memory=None, *, mask=None, memory_mask=None):
         return self.adapter(super().call(inputs, memory, mask=mask, memory_mask=memory_mask))
 
     def get_config(self):

@@ -39,7 +39,7 @@ def test_a_start_or_given_positions_continue_the_full_pass(kind, combine, dtype)
     def outputs():
         parts = [{"start": 4}, {"start": np.int64(4)}, {"positions": np.array([[4, 5, 6]] * 2)}]
         joined, positions = np.concatenate([x[:, :3], x[:, :4]], axis=1), np.array([[0, 1, 2, 0, 1, 2, 3]] * 2)
-        return layer(x), layer(joined, positions=positions), *(layer(x[:, 4:7], **part) for part in parts)
+        return layer(x), layer(joined, position_ids=positions), *(layer(x[:, 4:7], **part) for part in parts)
 
     full, packed, *parts = run(outputs)
     assert full.shape == layer.compute_output_shape(x.shape)
@@ -87,11 +87,11 @@ def test_only_without_positions_is_the_encoder_permutation_equivariant(kind, sch
 def test_packed_equals_unpacked(kind, scheme, causal):
     first, second = normal(2, 3, 8), normal(2, 4, 8, seed=1)
     block = built(TransformerEncoderBlock(num_heads=2, ff_dim=16, positions=scheme, causal=causal), first)
-    layer = built(PositionalEncoding(kind, **KINDS[kind]), first) if kind else lambda x, positions=None: x
+    layer = built(PositionalEncoding(kind, **KINDS[kind]), first) if kind else lambda x, position_ids=None: x
     positions, segments = np.array([[0, 1, 2, 0, 1, 2, 3]] * 2), np.array([[1, 1, 1, 2, 2, 2, 2]] * 2)
 
     def packed():
-        x = layer(np.concatenate([first, second], axis=1), positions=positions)
+        x = layer(np.concatenate([first, second], axis=1), position_ids=positions)
         return block(x, attention_mask=masks.segments(segments))
 
     def unpacked():
@@ -155,7 +155,7 @@ def test_learned_positions_past_the_table_are_an_error():
     with pytest.raises(ValueError, match="max_length=4, last position=6"):
         layer(normal(1, 1, 6), start=6)
     with pytest.raises(ValueError, match="max_length=4, last position=9"):
-        layer(normal(1, 2, 6), positions=np.array([[0, 9]]))
+        layer(normal(1, 2, 6), position_ids=np.array([[0, 9]]))
 
 
 @TRACED

@@ -13,6 +13,18 @@ TWO = SIZES | {"num_layers": 2}
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
 
 
+@parametrize_all("kind, whole", {"encoder": TransformerEncoder, "decoder": TransformerDecoder}, [True, False])
+def test_training_reaches_every_dropout(kind, whole):
+    inputs = (X,) if kind is TransformerEncoder else (X, MEMORY)
+    stack = built(kind(**TWO, dropout=0.5, attention_dropout=0.5), *inputs)
+    layer = stack if whole else stack.blocks[0]
+    states = layer.trainable_variables, [array(state) for state in layer.non_trainable_variables]
+    (plain, _), (dropped, seeds) = (layer.stateless_call(*states, *inputs, training=flag) for flag in (False, True))
+    assert_close(plain, layer(*inputs, training=False))
+    assert (array(plain) != array(dropped)).any() and (array(plain) != array(layer(*inputs, training=True))).any()
+    assert all((array(new) != old).any() for new, old in zip(seeds, states[1], strict=True))
+
+
 def test_a_stack_applies_its_parts_in_order():
     encoder = spread(built(TransformerEncoder(**TWO, norm_first=True, name="encoder"), X))
 
@@ -49,7 +61,7 @@ def test_cached_equals_full(positions, with_memory):
 def test_packed_positions_start_again_in_each_segment():
     encoder = built(TransformerEncoder(**SIZES, positions="learned", max_length=3), X[:1, :3])
     segments, positions = np.array([[1, 1, 1, 2, 2]]), np.array([[0, 1, 2, 0, 1]])
-    packed = run(lambda: encoder(X[:1], attention_mask=masks.segments(segments), positions=positions))
+    packed = run(lambda: encoder(X[:1], attention_mask=masks.segments(segments), position_ids=positions))
     assert_close(packed, run(lambda: ops.concatenate([encoder(X[:1, :3]), encoder(X[:1, 3:])], axis=1)))
 
 
@@ -57,8 +69,8 @@ def test_packed_positions_start_again_in_each_segment():
 def test_positions_of_tokens_are_refused_where_they_would_change_nothing(scheme):
     places = np.array([[0, 1, 2, 0, 1]])
     encoder, decoder = (stack(**SIZES, positions=scheme) for stack in (TransformerEncoder, TransformerDecoder))
-    message = f"`positions` must be None for .*positions={scheme!r}.* Received: positions of shape \\(1, 5\\)"
-    for call in (lambda: encoder(X, positions=places), lambda: decoder(X, MEMORY, positions=places)):
+    message = f"`position_ids` must be None for .*positions={scheme!r}.* Received: position_ids of shape \\(1, 5\\)"
+    for call in (lambda: encoder(X, position_ids=places), lambda: decoder(X, MEMORY, position_ids=places)):
         with pytest.raises(ValueError, match=message):
             call()
 
