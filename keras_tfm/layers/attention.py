@@ -47,12 +47,18 @@ class MultiHeadAttention(masks.MaskedLayer):
         cache: the result of `memory_cache(memory)`, instead of `memory`. The batch of `inputs` may be a multiple of
             its batch: several consecutive rows of `inputs` then share one row of the memory.
 
+        return_attention_scores: whether to return the weights, too, as Keras' layer does; not with a cache.
+
     Returns:
-        (batch, query, features); with a cache, a tuple of that and the cache.
+        (batch, query, features); with a cache, a tuple of that and the cache; with `return_attention_scores`, a tuple
+        of that and float32 weights (batch, heads, query, key).
 
     >>> x, memory = ops.ones((2, 3, 8)), ops.ones((2, 5, 16))
     >>> print(MultiHeadAttention(num_heads=4, num_kv_heads=2)(x, memory).shape)
     (2, 3, 8)
+    >>> y, scores = MultiHeadAttention(num_heads=4)(x, memory, return_attention_scores=True)
+    >>> print(scores.shape)
+    (2, 4, 3, 5)
     """
 
     causal, window, scheme = False, None, SCHEMES[None]  # options of the subclass
@@ -131,7 +137,21 @@ class MultiHeadAttention(masks.MaskedLayer):
         dense.build((None, None, *inputs))
         return dense
 
-    def call(self, inputs, memory=None, *, mask=None, memory_mask=None, attention_mask=None, cache=None, training=None):
+    def call(
+        self,
+        inputs,
+        memory=None,
+        *,
+        mask=None,
+        memory_mask=None,
+        attention_mask=None,
+        cache=None,
+        return_attention_scores=False,
+        training=None,
+    ):
+        if return_attention_scores:
+            given = {"mask": mask, "memory_mask": memory_mask, "attention_mask": attention_mask, "training": training}
+            return self.with_scores(inputs, memory, **given, cache=cache)
         if (memory is None) == (cache is None):
             received = "neither" if cache is None else "both"
             raise UserError(f"Either `memory` or a `cache` made from it must be given. Received: {received}")
@@ -161,6 +181,14 @@ class MultiHeadAttention(masks.MaskedLayer):
             return cache
         # Without this `where`, XLA would move the transposes of keys and values into the decoding loop.
         return {name: ops.where(mask[:, None, :, None], x, 0) for name, x in cache.items()} | {"mask": mask}
+
+    def with_scores(self, *args, cache=None, **kwargs):
+        """The output of `call`, and the attention weights in it."""
+        if cache is not None:
+            raise UserError("`return_attention_scores` must be False in a call with a `cache`. Received: both")
+        with recording.capture_attention() as maps:
+            output = self.call(*args, **kwargs)
+        return output, maps[self.path][0]
 
     def project(self, x, *layers):
         """(b, t, features) → (b, t, heads, head_dim) for each of the dense layers."""
@@ -237,6 +265,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
     Call arguments:
         inputs, mask: (batch, length, features) and (batch, length); Keras fills in that of `Embedding(mask_zero=True)`.
         attention_mask: (batch or 1, query, key) or (batch or 1, heads, query, key), True = may attend.
+        return_attention_scores, training: as for `MultiHeadAttention`.
         cache, start: a cache from `empty_cache`, to which `inputs` are written from position `start` on.
         past: the causal mask of a cached call, (1, query, room), by default made here. A caller that passes it, to
             share it between layers, must make sure that the cache has room for `inputs`.
@@ -282,7 +311,21 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         weights = self.scheme.weights(self.num_heads)
         self.position_weights = {name: self.add_weight(shape, normal, name=name) for name, shape in weights.items()}
 
-    def call(self, inputs, *, mask=None, attention_mask=None, cache=None, start=0, past=None, training=None):
+    def call(
+        self,
+        inputs,
+        *,
+        mask=None,
+        attention_mask=None,
+        cache=None,
+        start=0,
+        past=None,
+        return_attention_scores=False,
+        training=None,
+    ):
+        if return_attention_scores:
+            given = {"mask": mask, "attention_mask": attention_mask, "training": training}
+            return self.with_scores(inputs, **given, cache=cache)
         q, k, v = self.project(inputs, self.query_dense, self.key_dense, self.value_dense)
         start, length = ops.as_integer("start", start), ops.shape(inputs)[1]
         places = ops.arange(length, dtype="int32") + start

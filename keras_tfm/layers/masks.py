@@ -183,17 +183,17 @@ class MaskedLayer(Layer):
 
     def _with_masks(self, *args, **kwargs):
         signature = inspect.signature(self.call)
+        if "return_attention_scores" in kwargs.keys() - signature.parameters.keys():
+            raise UserError(
+                "`return_attention_scores` is for attention layers: `keras_tfm.record_attention` collects the "
+                "attention weights of any layer or model:\n"
+                "    with record_attention() as maps:\n        y = layer(x)\n    next(iter(maps.values()))\n"
+                f"Received: return_attention_scores={kwargs['return_attention_scores']}"
+            )
         return self._merged(next(iter(signature.parameters)), **signature.bind_partial(*args).arguments, **kwargs)
 
     def _merged(self, first, /, memory=None, mask=None, memory_mask=None, attention_mask=None, **kwargs):
         x = kwargs.pop(first)  # subclasses may call it as they like
-        if "return_attention_scores" in kwargs:
-            raise UserError(
-                "`return_attention_scores` is not supported: `keras_tfm.record_attention` collects the attention "
-                "weights of any layer or model:\n"
-                "    with record_attention() as maps:\n        y = layer(x)\n    maps[layer.path]\n"
-                f"Received: return_attention_scores={kwargs['return_attention_scores']}"
-            )
         check_sequence(first, x.shape)
         if memory is not None:
             check_sequence("memory", memory.shape)
@@ -222,9 +222,9 @@ class MaskedLayer(Layer):
             raise UserError(f"{self.name!r} must be built before `{method}`: call it or its `build` first.")
 
     def compute_output_spec(self, *args, cache=None, **kwargs):
-        if cache is None:
+        if cache is None and not kwargs.get("return_attention_scores"):
             return super().compute_output_spec(*args, **kwargs)
-        return keras.Operation.compute_output_spec(self, *args, cache=cache, **kwargs)  # (output, cache), by tracing
+        return keras.Operation.compute_output_spec(self, *args, cache=cache, **kwargs)  # of a tuple, by tracing
 
     def compute_output_shape(self, inputs_shape, *other_shapes):
         return inputs_shape

@@ -397,6 +397,34 @@ def test_local_attention_of_a_window_wider_than_the_sequence_is_full():
 # ── errors ──
 
 
+@pytest.mark.parametrize("options", [{}, {"causal": True, "window": 2, "positions": "rotary"}])
+def test_attention_scores_are_returned_in_a_graph_too(options):
+    layer = cached_layer(**options)
+    y, scores = run(lambda: layer(X, mask=MASK, return_attention_scores=True))
+    assert_close(y, run(lambda: layer(X, mask=MASK)))
+    assert scores.shape == (BATCH, 4, LENGTH, LENGTH)
+    assert_close(array(scores)[np.broadcast_to(MASK[:, None], scores.shape[:3])].sum(-1), 1.0)
+    with record_attention() as maps:
+        layer(ops.convert_to_tensor(X), mask=MASK)
+    assert_close(scores, maps[layer.path][0])
+    inputs = keras.Input((None, WIDTH))
+    model = keras.Model(inputs, layer(inputs, return_attention_scores=True))
+    assert [tuple(output.shape) for output in model.outputs] == [(None, None, WIDTH), (None, 4, None, None)]
+    predicted, expected = model.predict(X, verbose=0), layer(X, return_attention_scores=True)
+    for one, other in zip(predicted, expected, strict=True):
+        assert_close(one, other)
+
+
+def test_attention_scores_equal_those_of_keras():
+    ours, theirs, inputs = MultiHeadAttention(4), keras.layers.MultiHeadAttention(4, WIDTH // 4), (X, X[:, ::-1])
+    for layer in (ours, theirs):
+        layer.build(X.shape, X.shape)
+    ours.set_weights(theirs.get_weights())
+    both = run(lambda: [layer(*inputs, return_attention_scores=True) for layer in (ours, theirs)])
+    for one, other in zip(*both, strict=True):
+        assert_close(one, other)
+
+
 @pytest.mark.parametrize(
     "make, words",
     [
@@ -413,6 +441,10 @@ def test_local_attention_of_a_window_wider_than_the_sequence_is_full():
         (lambda: MultiHeadAttention(2, heads="narrow")(X, normal(2, 3, 7)), ["num_kv_heads", "divide", "7"]),
         (lambda: MultiHeadSelfAttention(16, positions="rotary")(X), ["rotary", "even head_dim", "1"]),
         (lambda: MultiHeadAttention(4)(X), ["memory", "cache", "neither"]),
+        (
+            lambda: MultiHeadAttention(4)(X, cache={}, return_attention_scores=True),
+            ["return_attention", "cache", "both"],
+        ),
         (lambda: MultiHeadAttention(4)(X, X, cache={}), ["memory", "cache", "both"]),
         (lambda: MultiHeadAttention(4).memory_cache(X), ["memory_cache", "build"]),
         (lambda: MultiHeadSelfAttention(4).empty_cache(2, 4), ["empty_cache", "build"]),

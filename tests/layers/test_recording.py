@@ -67,7 +67,7 @@ def test_recording_a_compiled_layer_is_refused():
 
 
 def test_the_error_about_return_attention_scores_shows_how_to_record():
-    layer = MultiHeadSelfAttention(2, name="attention")
+    layer = TransformerEncoderBlock(num_heads=2, ff_dim=16)
     with pytest.raises(ValueError, match="`return_attention_scores`") as error:
         layer(X, return_attention_scores=True)
     example = [line for line in str(error.value).splitlines() if line.startswith("    ")]
