@@ -23,6 +23,12 @@ def positive(name, value, optional=False):
     return check(name, value, fine, "a positive integer" + " or None" * optional)
 
 
+def positive_number(name, value, optional=False):
+    """Returns `value` if it is a positive number, or None where that is optional."""
+    fine = value is None and optional or isinstance(value, (int, float)) and value > 0
+    return check(name, value, fine, "a positive number" + " or None" * optional)
+
+
 def rate(name, value):
     """Returns `value` if it is a rate, such as that of dropout."""
     return check(name, value, isinstance(value, (int, float)) and 0 <= value < 1, "at least 0 and less than 1")

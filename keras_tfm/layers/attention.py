@@ -9,11 +9,11 @@ from functools import partial
 import keras
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import UserError, one_of, positive, rate
+from keras_tfm.common.arguments import UserError, one_of, positive, positive_number, rate
 from keras_tfm.layers import masks, recording
 from keras_tfm.layers.base import as_matrices, fresh, initializer, options_of
 from keras_tfm.layers.dropout import Dropout
-from keras_tfm.layers.positions import SCHEMES
+from keras_tfm.layers.positions import SCHEMES, rotate
 from keras_tfm.layers.scores import MIXINGS, SCORES, attend, local_attention
 
 # Name → width of a head, for inputs of width k and h heads.
@@ -260,6 +260,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         window: if given, each token sees only tokens less than `window` positions away. The cost is then linear in the
             length, unless there is a cache or an `attention_mask`.
         positions: None, "rotary", "relative" (T5's bias) or "alibi".
+        max_wavelength: of rotary positions, the base of their wavelengths.
         attention_dropout, use_bias, kernel_initializer, bias_initializer: as for `MultiHeadAttention`.
 
     Call arguments:
@@ -291,6 +292,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         causal=False,
         window=None,
         positions=None,
+        max_wavelength=10000.0,
         attention_dropout=0.0,
         use_bias=True,
         kernel_initializer="glorot_uniform",
@@ -301,7 +303,9 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         self.causal = one_of("causal", causal, (False, True))
         self.window = positive("window", window, optional=True)
         self.positions = one_of("positions", positions, SCHEMES)
-        self.scheme = SCHEMES[positions]
+        self.max_wavelength = positive_number("max_wavelength", max_wavelength)
+        rotary = {"rotate": partial(rotate, max_wavelength=max_wavelength)} if positions == "rotary" else {}
+        self.scheme = SCHEMES[positions]._replace(**rotary)
 
     def build(self, inputs_shape):
         super().build(inputs_shape)

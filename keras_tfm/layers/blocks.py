@@ -5,7 +5,7 @@ from functools import partial
 import keras
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import UserError, one_of, positive, rate
+from keras_tfm.common.arguments import UserError, one_of, positive, positive_number, rate
 from keras_tfm.layers.attention import MultiHeadAttention, MultiHeadSelfAttention
 from keras_tfm.layers.base import Layer, fresh, initializer, options_of
 from keras_tfm.layers.dropout import Dropout
@@ -22,6 +22,14 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
 
 NORMS = {"layer": partial(LayerNormalization, epsilon=1e-5), "rms": keras.layers.RMSNormalization}
+
+
+def normalization(norm, norm_epsilon=None, **kwargs):
+    """A layer of `NORMS`, by default with its own epsilon."""
+    epsilon = {"epsilon": norm_epsilon} if positive_number("norm_epsilon", norm_epsilon, optional=True) else {}
+    layer = NORMS[one_of("norm", norm, NORMS)](**epsilon, **kwargs)
+    layer.supports_masking = True  # not set by Keras' RMSNormalization
+    return layer
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
@@ -89,10 +97,9 @@ class FeedForward(Layer):
 class Residual(keras.layers.Layer):
     """Connects a sublayer `f` to the stream `x`: `norm(x + f(x))`, or with `norm_first` `x + f(norm(x))`."""
 
-    def __init__(self, norm, norm_first, dropout, **kwargs):
+    def __init__(self, norm, norm_epsilon, norm_first, dropout, **kwargs):
         super().__init__(**kwargs)
-        self.norm = NORMS[one_of("norm", norm, NORMS)](dtype=self.dtype_policy, name="norm")
-        self.norm.supports_masking = True  # not set by Keras' RMSNormalization
+        self.norm = normalization(norm, norm_epsilon, dtype=self.dtype_policy, name="norm")
         self.norm_first = one_of("norm_first", norm_first, (False, True))
         self.dropout = Dropout(rate("dropout", dropout), dtype=self.dtype_policy, name="dropout")
         self.supports_masking = True
@@ -122,10 +129,11 @@ class TransformerEncoderBlock(MaskedLayer):
         num_heads: number of attention heads.
         ff_dim, activation: as for `FeedForward`.
         norm: "layer" or "rms".
+        norm_epsilon: what norms add to the variance, by default 1e-5 for "layer" and 1e-6 for "rms".
         norm_first: whether to normalize the input of each sublayer (pre-norm) instead of each sum (post-norm).
         dropout: dropout rate of the output of each sublayer.
-        head_dim, num_kv_heads, heads, score, mixing, causal, window, positions, attention_dropout: as for
-            `MultiHeadSelfAttention`.
+        head_dim, num_kv_heads, heads, score, mixing, causal, window, positions, max_wavelength, attention_dropout: as
+            for `MultiHeadSelfAttention`.
         use_bias, kernel_initializer, bias_initializer: for attention and feed-forward network.
 
     Call arguments:
@@ -148,6 +156,7 @@ class TransformerEncoderBlock(MaskedLayer):
         ff_dim,
         activation="relu",
         norm="layer",
+        norm_epsilon=None,
         norm_first=False,
         dropout=0.1,
         head_dim=None,
@@ -158,6 +167,7 @@ class TransformerEncoderBlock(MaskedLayer):
         causal=False,
         window=None,
         positions=None,
+        max_wavelength=10000.0,
         attention_dropout=0.0,
         use_bias=True,
         kernel_initializer="glorot_uniform",
@@ -218,6 +228,7 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
         ff_dim,
         activation="relu",
         norm="layer",
+        norm_epsilon=None,
         norm_first=False,
         dropout=0.1,
         head_dim=None,
@@ -227,6 +238,7 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
         mixing="soft",
         window=None,
         positions=None,
+        max_wavelength=10000.0,
         attention_dropout=0.0,
         use_bias=True,
         kernel_initializer="glorot_uniform",

@@ -10,20 +10,22 @@ from typing import NamedTuple
 import keras
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import UserError, one_of, positive
+from keras_tfm.common.arguments import UserError, one_of, positive, positive_number
 from keras_tfm.layers.base import Layer, check_sequence
 
 ENCODINGS = ("sinusoidal", "learned", "index")  # kinds of `PositionalEncoding`
 
 
-def sinusoids(positions, dim):
+def sinusoids(positions, dim, max_wavelength=10000.0):
     """The paper's curves, positions (…) → (…, dim): `sin(pos / 10000^(2i/dim))` in column 2i, `cos` in column 2i + 1.
+
+    The longest wave has about 2π `max_wavelength` positions.
 
     >>> print(sinusoids([0, 1, 2], 5).shape)
     (3, 5)
     """
     column = ops.arange(dim, dtype="int32")
-    frequency = ops.exp(ops.cast(column // 2, "float32") * (-2 * math.log(10000.0) / dim))
+    frequency = ops.exp(ops.cast(column // 2, "float32") * (-2 * math.log(max_wavelength) / dim))
     angle = ops.expand_dims(ops.cast(positions, "float32"), -1) * frequency
     return ops.where(column % 2 == 0, ops.sin(angle), ops.cos(angle))
 
@@ -37,6 +39,7 @@ class PositionalEncoding(Layer):
         combine: "add" to the features, or "concat" to append to them.
         max_length: number of learned positions.
         dim: width of what "concat" appends: by default the width of the input, always 1 for "index".
+        max_wavelength: of the sinusoidal kind, the base of its wavelengths, as for `sinusoids`.
 
     Call arguments:
         inputs: (batch, length, features); the output has the same width, or `dim` more for "concat".
@@ -47,12 +50,15 @@ class PositionalEncoding(Layer):
     (2, 5, 11)
     """
 
-    def __init__(self, kind="sinusoidal", *, combine="add", max_length=None, dim=None, **kwargs):
+    def __init__(
+        self, kind="sinusoidal", *, combine="add", max_length=None, dim=None, max_wavelength=10000.0, **kwargs
+    ):
         super().__init__(**kwargs)
         self.kind = one_of("kind", kind, ENCODINGS)
         self.combine = one_of("combine", combine, ("add", "concat"))
         self.max_length = positive("max_length", max_length) if kind == "learned" else max_length
         self.dim = positive("dim", dim, optional=True)
+        self.max_wavelength = positive_number("max_wavelength", max_wavelength)
         if dim is not None and (combine == "add" or kind == "index"):
             raise UserError(f"`dim` must be None for {combine=} and {kind=}. Received: {dim=}")
         if max_length is not None and kind != "learned":
@@ -88,7 +94,7 @@ class PositionalEncoding(Layer):
     def encode(self, positions, dim):
         """Positions (…) → (…, dim)."""
         if self.kind == "sinusoidal":
-            return sinusoids(positions, dim)
+            return sinusoids(positions, dim, self.max_wavelength)
         if self.kind == "index":
             return ops.cast(positions, "float32")[..., None]
         rows = ops.take(self.table, ops.clip(positions, 0, self.max_length - 1), axis=0)
@@ -102,7 +108,7 @@ class PositionalEncoding(Layer):
         return inputs_shape if self.combine == "add" else (*inputs_shape[:-1], inputs_shape[-1] + extra)
 
 
-def rotate(x, positions):
+def rotate(x, positions, max_wavelength=10000.0):
     """Rotary positions (https://arxiv.org/abs/2104.09864): rotates pairs of features by angles that grow with position.
 
     Takes queries or keys (b, t, h, d) and positions (t,) or (b, t); feature `i` is paired with feature `i + d/2`.
@@ -111,7 +117,7 @@ def rotate(x, positions):
     (1, 3, 2, 4)
     """
     half = x.shape[-1] // 2
-    frequency = ops.exp(ops.arange(half, dtype="float32") * (-math.log(10000.0) / half))
+    frequency = ops.exp(ops.arange(half, dtype="float32") * (-math.log(max_wavelength) / half))
     angle = ops.cast(positions, "float32")[..., None, None] * frequency  # (t, 1, d/2)
     sin, cos = ops.sin(angle), ops.cos(angle)
     first, second = ops.split(ops.cast(x, "float32"), 2, axis=-1)

@@ -1,5 +1,7 @@
 """Encoder and decoder: positions, dropout and a stack of Transformer blocks."""
 
+from functools import partial
+
 import keras
 
 from keras_tfm import ops
@@ -7,7 +9,7 @@ from keras_tfm.common.arguments import UserError, one_of, positive, rate
 from keras_tfm.layers import masks
 from keras_tfm.layers.attention import check_capacity
 from keras_tfm.layers.base import options_of
-from keras_tfm.layers.blocks import NORMS, TransformerDecoderBlock, TransformerEncoderBlock
+from keras_tfm.layers.blocks import TransformerDecoderBlock, TransformerEncoderBlock, normalization
 from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.positions import ENCODINGS, SCHEMES, PositionalEncoding
 
@@ -28,14 +30,13 @@ class Stack(masks.MaskedLayer):
         if positions in ENCODINGS:
             limit = positive("max_length", self.max_length) if positions == "learned" else None
             arguments = {"kind": positions, "combine": self.positions_combine, "max_length": limit, "dtype": policy}
+            arguments["max_wavelength"] = self.max_wavelength
             numbers = numbers if self.positions_in == "every_layer" else (0,)
             self.encodings = [PositionalEncoding(**arguments, name=f"{self.name}_positions_{n}") for n in numbers]
-        norm = NORMS[self.norm]
-        self.embedding_norm = norm(name=f"{self.name}_embedding_norm", dtype=policy) if self.embedding_norm else None
+        norm = partial(normalization, self.norm, self.norm_epsilon, dtype=policy)
+        self.embedding_norm = norm(name=f"{self.name}_embedding_norm") if self.embedding_norm else None
         # with `norm_first`, nothing else normalizes the output of the last block
-        self.norm = norm(name=f"{self.name}_norm", dtype=policy) if self.norm_first else None
-        for layer in self._norms():
-            layer.supports_masking = True  # not set by Keras' RMSNormalization
+        self.norm = norm(name=f"{self.name}_norm") if self.norm_first else None
 
     def build_layers(self, inputs_shape, *memory_shape):
         """Builds the layers for inputs of these shapes."""
@@ -48,11 +49,9 @@ class Stack(masks.MaskedLayer):
                 self.position_denses.append(dense)
         for block in self.blocks:
             block.build(inputs_shape, *memory_shape)
-        for norm in self._norms():
-            norm.build(inputs_shape)
-
-    def _norms(self):
-        return [norm for norm in (self.embedding_norm, self.norm) if norm is not None]
+        for norm in (self.embedding_norm, self.norm):
+            if norm is not None:
+                norm.build(inputs_shape)
 
     def before_block(self, number, x, position_ids=None, start=0, training=None):
         """The input of a block: adds positions where they enter; norm and dropout before the first block."""
@@ -87,9 +86,10 @@ class TransformerEncoder(Stack):
         positions_in: where the first three join the features: "input", or "every_layer".
         positions_combine: "add" to the features, or "concat" and a dense layer back to the same width.
         max_length: number of "learned" positions.
+        max_wavelength: of "sinusoidal" and "rotary" positions, the base of their wavelengths.
         embedding_norm: whether to normalize the input, after positions have joined it.
         norm_first: as for the blocks; the output is then normalized.
-        activation, norm, head_dim, …: as for `TransformerEncoderBlock`.
+        activation, norm, norm_epsilon, head_dim, …: as for `TransformerEncoderBlock`.
 
     Call arguments:
         inputs, mask, attention_mask, training: as for `TransformerEncoderBlock`.
@@ -112,6 +112,7 @@ class TransformerEncoder(Stack):
         ff_dim=2048,
         activation="relu",
         norm="layer",
+        norm_epsilon=None,
         norm_first=False,
         dropout=0.1,
         head_dim=None,
@@ -125,6 +126,7 @@ class TransformerEncoder(Stack):
         positions_in="input",
         positions_combine="add",
         max_length=512,
+        max_wavelength=10000.0,
         embedding_norm=False,
         attention_dropout=0.0,
         use_bias=True,
@@ -176,6 +178,7 @@ class TransformerDecoder(Stack):
         ff_dim=2048,
         activation="relu",
         norm="layer",
+        norm_epsilon=None,
         norm_first=False,
         dropout=0.1,
         head_dim=None,
@@ -188,6 +191,7 @@ class TransformerDecoder(Stack):
         positions_in="input",
         positions_combine="add",
         max_length=512,
+        max_wavelength=10000.0,
         embedding_norm=False,
         attention_dropout=0.0,
         use_bias=True,

@@ -416,6 +416,15 @@ def test_blocks_hand_every_option_to_their_attention(option):
         assert getattr(TransformerEncoderBlock(**SIZES, **{option: value}).attention, option) == value
 
 
+@pytest.mark.parametrize("norm, default", [("layer", 1e-5), ("rms", 1e-6)])
+def test_epsilon_reaches_every_norm(norm, default):
+    for epsilon in (None, 0.5):
+        options = {"norm": norm, "norm_epsilon": epsilon, "norm_first": True, "embedding_norm": True}
+        stack = TransformerDecoder(num_layers=1, **SIZES, **options)
+        norms = [layer for layer in stack._flatten_layers() if "Normalization" in type(layer).__name__]
+        assert [layer.epsilon for layer in norms] == [epsilon or default] * 5
+
+
 def test_options_are_spelled_out_readable_and_keyword_only_where_an_order_could_be_mistaken():
     block, stack = TransformerDecoderBlock(**SIZES, window=3), TransformerEncoder(num_layers=1, **SIZES, head_dim=6)
     assert (block.num_heads, block.ff_dim, block.window, block.causal, block.dropout) == (2, 16, 3, True, 0.1)
@@ -465,6 +474,7 @@ def remembering(call):
         (lambda: FeedForward(16, kernel_initializer="he"), ["`kernel_initializer`", "Keras initializer", "'he'"]),
         (lambda: MultiHeadAttention(2, use_bias="no"), ["`use_bias`", "False, True", "'no'"]),
         (lambda: TransformerEncoderBlock(**SIZES, norm="batch"), ["norm", "rms", "'batch'"]),
+        (lambda: TransformerEncoderBlock(**SIZES, norm_epsilon=-1), ["norm_epsilon", "positive number", "-1"]),
         (lambda: TransformerEncoderBlock(num_heads=2, ff_dim=0), ["ff_dim", "positive", "0"]),
         (lambda: TransformerEncoderBlock(num_heads=2, ff_dim=2.5), ["ff_dim", "positive", "2.5"]),
         (lambda: TransformerEncoderBlock(**SIZES, score="dots"), ["score", "cosine", "'dots'"]),

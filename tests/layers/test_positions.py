@@ -17,7 +17,14 @@ from conftest import (
 )
 from keras import ops
 
-from keras_tfm.layers import MultiHeadSelfAttention, PositionalEncoding, TransformerEncoderBlock, masks, sinusoids
+from keras_tfm.layers import (
+    MultiHeadSelfAttention,
+    PositionalEncoding,
+    TransformerEncoder,
+    TransformerEncoderBlock,
+    masks,
+    sinusoids,
+)
 from keras_tfm.layers.positions import SCHEMES, alibi_slopes, relative_buckets, rotate
 
 KINDS = {"sinusoidal": {}, "learned": {"max_length": 20}, "index": {}}
@@ -182,6 +189,24 @@ def test_bad_arguments(options, words):
     with pytest.raises(ValueError) as error:
         PositionalEncoding(**options)
     assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_the_base_of_the_wavelengths_is_an_option():
+    x, places = normal(1, 5, 8), np.arange(5.0)
+    curve = np.array(run(lambda: sinusoids(places, 8, max_wavelength=100)))[:, 2]
+    assert_close(curve, np.sin(places / 100 ** (2 / 8)))
+    layer, stack = PositionalEncoding(max_wavelength=100), TransformerEncoder(num_layers=1, max_wavelength=100)
+    added, stacked = run(lambda: (layer(x) - x, stack.before_block(0, x) - x))
+    assert_close(added[0, :, 2], curve, 1e-5)
+    assert_close(stacked, added)
+    q = normal(1, 5, 2, 4)
+    layer = MultiHeadSelfAttention(2, positions="rotary", max_wavelength=100)
+    turned, default = run(lambda: (layer.scheme.rotate(q, places), rotate(q, places)))
+    angle = places[None, :, None] / 100**0.5
+    assert_close(array(turned)[..., 1], q[..., 1] * np.cos(angle) - q[..., 3] * np.sin(angle), 1e-5)
+    assert np.abs(array(turned) - array(default)).max() > 1e-2
+    with pytest.raises(ValueError, match="`max_wavelength` must be a positive number. Received: max_wavelength=0"):
+        PositionalEncoding(max_wavelength=0)
 
 
 def test_a_single_row_is_refused():
