@@ -44,7 +44,7 @@ class MultiHeadAttention(masks.MaskedLayer):
         mask: (batch, query); queries where it is False attend to nothing.
         memory_mask: (batch, key), (batch, query, key) or (batch, heads, query, key).
         attention_mask: (batch or 1, query, key) or (batch or 1, heads, query, key).
-        cache: the result of `memory_cache(memory)`, instead of `memory`. The batch of `inputs` may be a multiple of
+        cache: a cache from `init_cache`, instead of `memory`. The batch of `inputs` may be a multiple of
             its batch: several consecutive rows of `inputs` then share one row of the memory.
 
         return_attention_scores: whether to return the weights, too, as Keras' layer does; not with a cache.
@@ -170,9 +170,12 @@ class MultiHeadAttention(masks.MaskedLayer):
             return self.finish(context, mask)
         return self.finish(ops.reshape(context, (*ops.shape(inputs)[:2], *context.shape[2:])), mask), cache
 
-    def memory_cache(self, memory, memory_mask=None):
-        """Keys and values (batch, kv_heads, key, head_dim) of a memory, and its mask, to be used at every step."""
-        self.check_built("memory_cache")
+    def init_cache(self, batch_size, max_length, memory, memory_mask=None):
+        """Keys and values (batch, kv_heads, key, head_dim) of a memory, and its mask, to be used at every step.
+
+        Its size is that of the memory, whatever `batch_size` and `max_length` are.
+        """
+        self.check_built("init_cache")
         # One by one: of a joined product, LiteRT would copy both halves element by element.
         (k,), (v,) = self.project(memory, self.key_dense), self.project(memory, self.value_dense)
         cache = {"k": ops.swap_heads(k), "v": ops.swap_heads(v)}
@@ -267,7 +270,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         inputs, mask: (batch, length, features) and (batch, length); Keras fills in that of `Embedding(mask_zero=True)`.
         attention_mask: (batch or 1, query, key) or (batch or 1, heads, query, key), True = may attend.
         return_attention_scores, training: as for `MultiHeadAttention`.
-        cache, start: a cache from `empty_cache`, to which `inputs` are written from position `start` on.
+        cache, start: a cache from `init_cache`, to which `inputs` are written from position `start` on.
         past: the causal mask of a cached call, (1, query, room), by default made here. A caller that passes it, to
             share it between layers, must make sure that the cache has room for `inputs`.
 
@@ -276,7 +279,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
 
     >>> layer, x = MultiHeadSelfAttention(num_heads=2, causal=True, positions="rotary"), ops.ones((1, 3, 8))
     >>> y = layer(x)
-    >>> y, cache = layer(x[:, :1], cache=layer.empty_cache(batch_size=1, max_length=3), start=0)
+    >>> y, cache = layer(x[:, :1], cache=layer.init_cache(batch_size=1, max_length=3), start=0)
     >>> y, cache = layer(x[:, 1:], cache=cache, start=1)
     """
 
@@ -355,12 +358,12 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         context = self.context(q, k, v, new.get("mask"), attention_mask, training, past, start)
         return self.finish(context, mask), new
 
-    def empty_cache(self, batch_size, max_length, masked=True):
+    def init_cache(self, batch_size, max_length, masked=True):
         """A cache for keys and values (batch, kv_heads, max_length, head_dim) and, if `masked`, for the calls' masks.
 
         Heads come before positions: otherwise every step would transpose the whole cache for its matrix products.
         """
-        self.check_built("empty_cache")
+        self.check_built("init_cache")
         zeros = ops.zeros((batch_size, self.num_kv_heads, max_length, self.head_dim), dtype=self.compute_dtype)
         cache = {"k": zeros, "v": zeros}
         return {**cache, "mask": ops.zeros((batch_size, max_length), dtype="bool")} if masked else cache

@@ -207,7 +207,7 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
         inputs, mask, attention_mask, training: as for `TransformerEncoderBlock`.
         memory: (batch, memory length, any features), must be passed in every call or in none.
         memory_mask: (batch, key), (batch, query, key) or (batch, heads, query, key); Keras fills it in too.
-        cache, start: a cache from `make_cache`, instead of `memory`; `inputs` are written to it from position `start`
+        cache, start: a cache from `init_cache`, instead of `memory`; `inputs` are written to it from position `start`
             on.
         past: as for `MultiHeadSelfAttention`.
 
@@ -217,7 +217,7 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
     >>> block = TransformerDecoderBlock(num_heads=2, ff_dim=32)
     >>> x, memory = keras.ops.ones((1, 3, 8)), keras.ops.ones((1, 5, 8))
     >>> y = block(x, memory)
-    >>> y, cache = block(x[:, :1], cache=block.make_cache(batch_size=1, max_length=3, memory=memory), start=0)
+    >>> y, cache = block(x[:, :1], cache=block.init_cache(batch_size=1, max_length=3, memory=memory), start=0)
     >>> y, cache = block(x[:, 1:], cache=cache, start=1)
     """
 
@@ -281,15 +281,17 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
         x, _ = self.feed_forward_residual.join(x, self.feed_forward, training=training)
         return x if cache is None else (x, {**cache, "self": own})
 
-    def make_cache(self, batch_size, max_length, memory=None, memory_mask=None, masked=True):
+    def init_cache(self, batch_size, max_length, memory=None, memory_mask=None, masked=True):
         """A cache for decoding up to `max_length` tokens: "self" changes at each step, "memory" stays the same.
 
         With `masked=False` everything written to the cache counts as a token, and calls must not have a `mask`.
         """
-        self.check_built("make_cache")
+        self.check_built("init_cache")
         self._check_memory(memory, memory_mask)
-        cache = {"self": self.attention.empty_cache(batch_size, max_length, masked)}
-        return cache if memory is None else {**cache, "memory": self.memory_attention.memory_cache(memory, memory_mask)}
+        cache = {"self": self.attention.init_cache(batch_size, max_length, masked)}
+        if memory is None:
+            return cache
+        return {**cache, "memory": self.memory_attention.init_cache(batch_size, max_length, memory, memory_mask)}
 
     def _check_memory(self, memory, memory_mask, cache=None):
         if memory is not None and cache is not None:

@@ -166,7 +166,7 @@ class TransformerDecoder(Stack):
     >>> decoder = TransformerDecoder(num_layers=2, num_heads=2, ff_dim=32)
     >>> x, memory = ops.ones((1, 3, 8)), ops.ones((1, 5, 8))
     >>> y = decoder(x, memory)
-    >>> y, cache = decoder(x[:, :1], cache=decoder.make_cache(batch_size=1, max_length=3, memory=memory), start=0)
+    >>> y, cache = decoder(x[:, :1], cache=decoder.init_cache(batch_size=1, max_length=3, memory=memory), start=0)
     >>> y, cache = decoder(x[:, 1:], cache=cache, start=1)
     """
 
@@ -239,6 +239,6 @@ class TransformerDecoder(Stack):
         """The layers that attend to the memory, the first one first."""
         return [block.memory_attention for block in self.blocks]
 
-    def make_cache(self, batch_size, max_length, memory=None, memory_mask=None, masked=True):
-        """A list with the cache of each block, see `TransformerDecoderBlock.make_cache`."""
-        return [block.make_cache(batch_size, max_length, memory, memory_mask, masked) for block in self.blocks]
+    def init_cache(self, batch_size, max_length, memory=None, memory_mask=None, masked=True):
+        """A list with the cache of each block, see `TransformerDecoderBlock.init_cache`."""
+        return [block.init_cache(batch_size, max_length, memory, memory_mask, masked) for block in self.blocks]

@@ -99,7 +99,7 @@ class ByteNetDecoder(Decoder, ByteNetStack):
     Call arguments:
         inputs, memory, memory_mask: (batch, length, features), the output of `ByteNetEncoder`, and its mask.
         mask: (batch, length); only where it is True, `inputs` are read. None in a call with a cache.
-        cache, start: a cache from `make_cache`, instead of `memory`; `inputs` start at position `start`.
+        cache, start: a cache from `init_cache`, instead of `memory`; `inputs` start at position `start`.
         check_room: ignored: each call goes on where the last one ended.
 
     Returns:
@@ -107,7 +107,7 @@ class ByteNetDecoder(Decoder, ByteNetStack):
 
     >>> decoder, x, memory = ByteNetDecoder(units=4), ops.ones((1, 3, 8)), ops.ones((1, 5, 8))
     >>> y = decoder(x, memory)
-    >>> y, cache = decoder(x[:, :1], cache=decoder.make_cache(batch_size=1, max_length=3, memory=memory))
+    >>> y, cache = decoder(x[:, :1], cache=decoder.init_cache(batch_size=1, max_length=3, memory=memory))
     >>> y, cache = decoder(x[:, 1:], cache=cache, start=1)
     """
 
@@ -139,9 +139,9 @@ class ByteNetDecoder(Decoder, ByteNetStack):
         shape = sources, rows // (ops.maximum(sources, 1) if ops.is_tensor(sources) else sources), t, width
         return ops.reshape(ops.broadcast_to(aligned[:, None], shape), (rows, t, width))
 
-    def make_cache(self, batch_size, max_length, memory, memory_mask=None, masked=True):
+    def init_cache(self, batch_size, max_length, memory, memory_mask=None, masked=True):
         """The cache before the first token: a window per block as "state", and the "memory"."""
-        self.check_built("make_cache")
+        self.check_built("init_cache")
         mask = masks.of_memory(memory, memory_mask)
         memory = ops.cast(memory, self.compute_dtype)  # as in a call, or a step would change the type of the cache
         kept = {"features": self.memory_dense(memory)}

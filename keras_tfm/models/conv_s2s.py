@@ -135,7 +135,7 @@ class ConvDecoder(Decoder, ConvStack):
     Call arguments:
         inputs, memory, memory_mask: (batch, length, features), the output of `ConvEncoder`, and its mask.
         mask: (batch, length); only where it is True, `inputs` are read. None in a call with a cache.
-        cache, start: a cache from `make_cache`, instead of `memory`; `inputs` start at position `start`.
+        cache, start: a cache from `init_cache`, instead of `memory`; `inputs` start at position `start`.
         check_room: ignored: each call goes on where the last one ended.
 
     Returns:
@@ -143,7 +143,7 @@ class ConvDecoder(Decoder, ConvStack):
 
     >>> decoder, x, memory = ConvDecoder(units=6), ops.ones((1, 3, 8)), ops.ones((1, 5, 16))
     >>> y = decoder(x, memory)
-    >>> y, cache = decoder(x[:, :1], cache=decoder.make_cache(batch_size=1, max_length=3, memory=memory))
+    >>> y, cache = decoder(x[:, :1], cache=decoder.init_cache(batch_size=1, max_length=3, memory=memory))
     >>> y, cache = decoder(x[:, 1:], cache=cache, start=1)
     """
 
@@ -167,9 +167,9 @@ class ConvDecoder(Decoder, ConvStack):
             windows.append(window)
         return self.dropouts[-1](self.output_dense(x) * embedded.shape[-1] ** 0.5), windows
 
-    def make_cache(self, batch_size, max_length, memory, memory_mask=None, masked=True):
+    def init_cache(self, batch_size, max_length, memory, memory_mask=None, masked=True):
         """The cache before the first token: a window per convolution as "state", and the "memory"."""
-        self.check_built("make_cache")
+        self.check_built("init_cache")
         mask = masks.of_memory(memory, memory_mask)
         memory = ops.cast(memory, self.compute_dtype)  # as in a call, or a step would change the type of the cache
         share = 1 / (2 * len(self.convolutions))  # the encoder hears from each attention; less of each, as in the paper

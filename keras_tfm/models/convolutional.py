@@ -62,7 +62,7 @@ class Decoder(MaskedLayer):
 
     def call(self, inputs, memory=None, mask=None, memory_mask=None, cache=None, start=0, check_room=True):
         if cache is None:
-            new = self.make_cache(ops.shape(inputs)[0], None, memory, memory_mask)
+            new = self.init_cache(ops.shape(inputs)[0], None, memory, memory_mask)
             return masks.over_tokens(lambda x: self.run(x, new, start)[0], inputs, mask)
         self.check_only_cache(memory=memory, mask=mask, memory_mask=memory_mask)
         x, windows = self.run(inputs, cache, start)

@@ -79,7 +79,7 @@ class EncoderDecoder(SequenceModel):
         arguments: those of the subclass' constructor; this class reads `vocab_size`, `target_vocab_size`, `model_dim`,
             `tied_output`, `dtype`, `name` and, where there are such, `scaled_embeddings` and `output_bias`.
         encoder: a layer from embeddings to the features that the decoder reads, the memory.
-        decoder: a layer that is called as `TransformerDecoder` is, and has its methods `make_cache` and
+        decoder: a layer that is called as `TransformerDecoder` is, and has its methods `init_cache` and
             `memory_attentions`.
         inputs: more inputs of the model, by name.
         of_source, of_target: keyword arguments of the calls of encoder and decoder.
@@ -109,7 +109,7 @@ class EncoderDecoder(SequenceModel):
     def start(self, sources, max_length, padded=True):
         """The cache for decoding up to `max_length` tokens, for source ids (batch, length)."""
         memory = self.encode(sources, padded)
-        return self.decoder.make_cache(ops.shape(sources)[0], max_length, memory, masked=False)
+        return self.decoder.init_cache(ops.shape(sources)[0], max_length, memory, masked=False)
 
     def step(self, tokens, position, cache, check_room=True):
         """Decodes the next tokens.

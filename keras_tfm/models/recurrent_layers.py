@@ -146,7 +146,7 @@ class RecurrentDecoder(MaskedLayer):
     Call arguments:
         inputs, memory, memory_mask: (batch, length, features), (batch, memory length, any features) and its mask.
         mask: (batch, length); only where it is True, `inputs` are read. None in a call with a cache.
-        cache: a cache from `make_cache`, instead of `memory`.
+        cache: a cache from `init_cache`, instead of `memory`.
         start, check_room: ignored: each call goes on where the last one ended.
 
     Returns:
@@ -187,23 +187,23 @@ class RecurrentDecoder(MaskedLayer):
     def call(self, inputs, memory=None, mask=None, memory_mask=None, cache=None, start=0, check_room=True):
         x = self.dropouts[0](inputs)
         if cache is None:
-            new = self.make_cache(None, None, memory, memory_mask)
+            new = self.init_cache(None, None, memory, memory_mask)
             y = masks.over_tokens(lambda x: self.run(x, new["state"], new.get("memory"))[0], x, mask)
             return self.dropouts[-1](y)
         self.check_only_cache(memory=memory, mask=mask, memory_mask=memory_mask)
         y, state = self.run(x, cache["state"], cache.get("memory"))
         return self.dropouts[-1](y), {**cache, "state": state}
 
-    def make_cache(self, batch_size, max_length, memory, memory_mask=None, masked=True):
+    def init_cache(self, batch_size, max_length, memory, memory_mask=None, masked=True):
         """The cache before the first token: the "state" of the layers, and what attention needs of the "memory"."""
-        self.check_built("make_cache")
+        self.check_built("init_cache")
         mask = masks.of_memory(memory, memory_mask)
         memory = ops.cast(memory, self.compute_dtype)  # as in a call, or a step would change the type of the cache
         summary = masks.mean_of(memory, mask)
         states = ops.split(self.initial_dense(summary), self.initial_dense.units // self.units, axis=-1)
         structure = [keras.tree.flatten([layer.cell.state_size]) for layer in self.layers]
         state = self.initial_state(keras.tree.pack_sequence_as(structure, states), summary)
-        caches = [attention.memory_cache(memory, mask) for attention in self.memory_attentions]
+        caches = [attention.init_cache(batch_size, max_length, memory, mask) for attention in self.memory_attentions]
         return {"state": state, **({"memory": caches[0]} if caches else {})}
 
     def initial_state(self, layers, summary):
@@ -242,7 +242,7 @@ class BottleneckDecoder(RecurrentDecoder):
 
     >>> decoder, x, summary = BottleneckDecoder(units=6), ops.ones((1, 3, 8)), ops.ones((1, 1, 4))
     >>> y = decoder(x, summary)
-    >>> y, cache = decoder(x[:, :1], cache=decoder.make_cache(batch_size=1, max_length=3, memory=summary))
+    >>> y, cache = decoder(x[:, :1], cache=decoder.init_cache(batch_size=1, max_length=3, memory=summary))
     >>> y, cache = decoder(x[:, 1:], cache=cache)
     """
 
@@ -273,7 +273,7 @@ class BahdanauDecoder(RecurrentDecoder):
 
     >>> decoder, x, memory = BahdanauDecoder(units=6), ops.ones((1, 3, 8)), ops.ones((1, 5, 4))
     >>> y = decoder(x, memory)
-    >>> y, cache = decoder(x[:, :1], cache=decoder.make_cache(batch_size=1, max_length=3, memory=memory))
+    >>> y, cache = decoder(x[:, :1], cache=decoder.init_cache(batch_size=1, max_length=3, memory=memory))
     >>> y, cache = decoder(x[:, 1:], cache=cache)
     """
 
@@ -306,7 +306,7 @@ class LuongDecoder(RecurrentDecoder):
 
     >>> decoder, x, memory = LuongDecoder(units=6), ops.ones((1, 3, 8)), ops.ones((1, 5, 4))
     >>> y = decoder(x, memory)
-    >>> y, cache = decoder(x[:, :1], cache=decoder.make_cache(batch_size=1, max_length=3, memory=memory))
+    >>> y, cache = decoder(x[:, :1], cache=decoder.init_cache(batch_size=1, max_length=3, memory=memory))
     >>> y, cache = decoder(x[:, 1:], cache=cache)
     """
 

@@ -92,7 +92,7 @@ class DecoderLM(SequenceModel):
 
     def start(self, sources, max_length, padded=True):
         """The cache for decoding up to `max_length` tokens; only the number of rows of `sources` matters."""
-        return self.decoder.make_cache(ops.shape(sources)[0], max_length, masked=False)
+        return self.decoder.init_cache(ops.shape(sources)[0], max_length, masked=False)
 
     step = EncoderDecoder.step
 

@@ -102,7 +102,7 @@ def test_cached_equals_full(options):
 
     def by_steps():
         first = 4 if options["dtype"] == "float32" else 5
-        step, cache = layer(X[:, :first], mask=MASK[:, :first], cache=layer.empty_cache(BATCH, LENGTH + 2))
+        step, cache = layer(X[:, :first], mask=MASK[:, :first], cache=layer.init_cache(BATCH, LENGTH + 2))
         steps = [step]
         for t in range(first, LENGTH):
             step, cache = layer(X[:, t : t + 1], mask=MASK[:, t : t + 1], cache=cache, start=ops.convert_to_tensor(t))
@@ -117,7 +117,7 @@ def test_a_cache_without_padding_needs_no_mask(positions, window):
     layer = cached_layer(causal=True, positions=positions, window=window)
 
     def by_steps():
-        first, cache = layer(X[:, :3], cache=layer.empty_cache(BATCH, LENGTH + 2, masked=False))
+        first, cache = layer(X[:, :3], cache=layer.init_cache(BATCH, LENGTH + 2, masked=False))
         second, cache = layer(X[:, 3:], cache=cache, start=ops.convert_to_tensor(3))
         return ops.concatenate([first, second], axis=1), cache
 
@@ -241,7 +241,7 @@ def test_any_number_of_features_and_heads(width, num_heads):
         layers[heads, num_kv_heads] = spread(layer, 0.5)
 
     def full_and_by_steps(layer):
-        first, cache = layer(x[:, :2], cache=layer.empty_cache(2, 3))
+        first, cache = layer(x[:, :2], cache=layer.init_cache(2, 3))
         return layer(x), ops.concatenate([first, layer(x[:, 2:], cache=cache, start=2)[0]], axis=1)
 
     variables = [variable for layer in layers.values() for variable in layer.variables]
@@ -272,7 +272,7 @@ def test_cross_attention_equals_keras_with_the_same_weights():
     ours.set_weights(spread(theirs).get_weights())
     expected = run(theirs, X, memory)
     assert_close(run(ours, X, memory), expected)
-    assert_close(run(lambda: ours(X, cache=ours.memory_cache(ops.convert_to_tensor(memory)))[0]), expected)
+    assert_close(run(lambda: ours(X, cache=ours.init_cache(BATCH, None, ops.convert_to_tensor(memory)))[0]), expected)
 
 
 @parametrize_all("num_kv_heads, score", [1, 2, 4], list(SCORES))
@@ -446,8 +446,8 @@ def test_attention_scores_equal_those_of_keras():
             ["return_attention", "cache", "both"],
         ),
         (lambda: MultiHeadAttention(4)(X, X, cache={}), ["memory", "cache", "both"]),
-        (lambda: MultiHeadAttention(4).memory_cache(X), ["memory_cache", "build"]),
-        (lambda: MultiHeadSelfAttention(4).empty_cache(2, 4), ["empty_cache", "build"]),
+        (lambda: MultiHeadAttention(4).init_cache(BATCH, None, X), ["init_cache", "build"]),
+        (lambda: MultiHeadSelfAttention(4).init_cache(2, 4), ["init_cache", "build"]),
         (lambda: MultiHeadSelfAttention(4, causal="no"), ["causal", "False, True", "'no'"]),
         (lambda: MultiHeadSelfAttention(4, attention_dropout=1.5), ["attention_dropout", "less than 1", "1.5"]),
         (lambda: self_attention(X, np.zeros((LENGTH, LENGTH))), ["mask", "boolean", "float64"]),
@@ -464,29 +464,29 @@ def test_a_cache_that_is_too_short(start):
     layer = cached_layer(causal=True)
     start = ops.convert_to_tensor(3, dtype="int32") if start == "tensor" else start
     with pytest.raises(ValueError, match=r"`cache` must have room.*room=4, 2 tokens from 3"):
-        layer(X[:, :2], cache=layer.empty_cache(BATCH, 4), start=start)
+        layer(X[:, :2], cache=layer.init_cache(BATCH, 4), start=start)
 
 
 def test_a_negative_start():
     layer = cached_layer(causal=True)
     with pytest.raises(ValueError, match=r"`cache` must have room.*2 tokens from -1"):
-        layer(X[:, :2], cache=layer.empty_cache(BATCH, 4), start=-1)
+        layer(X[:, :2], cache=layer.init_cache(BATCH, 4), start=-1)
 
 
 @TRACED
 def test_a_cache_that_is_too_short_gives_nan_in_a_compiled_program():
     layer = cached_layer(causal=True)
-    step = compiled(lambda x, start: layer(x, cache=layer.empty_cache(BATCH, 4), start=start)[0])
+    step = compiled(lambda x, start: layer(x, cache=layer.init_cache(BATCH, 4), start=start)[0])
     assert np.isfinite(array(step(ops.convert_to_tensor(X[:, :2]), ops.convert_to_tensor(2)))).all()
     assert np.isnan(array(step(ops.convert_to_tensor(X[:, :2]), ops.convert_to_tensor(3)))).all()
-    single = compiled(lambda x, start: layer(x, cache=layer.empty_cache(BATCH, 1), start=start)[0])
+    single = compiled(lambda x, start: layer(x, cache=layer.init_cache(BATCH, 1), start=start)[0])
     assert np.isnan(array(single(ops.convert_to_tensor(X[:, :1]), ops.convert_to_tensor(1)))).all()
 
 
 def test_a_start_must_be_an_integer():
     layer = cached_layer(causal=True)
     with pytest.raises(ValueError, match="`start` must be an integer"):
-        layer(X[:, :1], cache=layer.empty_cache(BATCH, 4), start=1.7)
+        layer(X[:, :1], cache=layer.init_cache(BATCH, 4), start=1.7)
 
 
 def test_large_float16_features_do_not_overflow():
@@ -498,4 +498,4 @@ def test_large_float16_features_do_not_overflow():
 def test_a_cache_needs_a_causal_layer():
     layer = cached_layer()
     with pytest.raises(ValueError, match="`cache` needs causal=True"):
-        layer(X[:, :1], cache=layer.empty_cache(BATCH, 4))
+        layer(X[:, :1], cache=layer.init_cache(BATCH, 4))

@@ -213,7 +213,7 @@ def test_cached_decoder_equals_full(norm_first, with_memory, dtype):
     block.build(X.shape, MEMORY.shape if with_memory else None)
 
     def by_steps():
-        cache = block.make_cache(2, 5, memory, memory_mask)
+        cache = block.init_cache(2, 5, memory, memory_mask)
         step, cache = block(X[:, :2], mask=mask[:, :2], cache=cache)
         steps = [step]
         for t in range(2, 5):
@@ -233,7 +233,7 @@ def test_cache_remembers_the_mask_that_keras_attached_to_the_memory():
 
     def outputs():
         memory = embedding(ids)
-        return block(x, memory), block(x, cache=block.make_cache(2, 1, memory))[0], block(x, without_mask)
+        return block(x, memory), block(x, cache=block.init_cache(2, 1, memory))[0], block(x, without_mask)
 
     full, step, unmasked = run(outputs)
     assert_close(step, full)
@@ -243,7 +243,7 @@ def test_cache_remembers_the_mask_that_keras_attached_to_the_memory():
 def test_cached_step_as_a_functional_model():
     block = built(TransformerDecoderBlock(**SIZES), X, MEMORY)
     full = run(block, X, MEMORY)
-    _, cache = run(lambda: block(X[:, :4], cache=block.make_cache(2, 5, MEMORY)))
+    _, cache = run(lambda: block(X[:, :4], cache=block.init_cache(2, 5, MEMORY)))
     inputs = keras.tree.map_structure(lambda x: keras.Input(x.shape[1:], dtype=x.dtype), cache)
     token, start = keras.Input((1, 8)), keras.Input((), batch_size=1, dtype="int32")
     outputs = block(token, cache=inputs, start=start[0])
@@ -461,7 +461,7 @@ def test_the_width_of_heads_is_an_option(heads):
 def remembering(call):
     """Calls a built decoder block with a cache of its own."""
     block = built(TransformerDecoderBlock(**SIZES), X, MEMORY)
-    return call(block, block.make_cache(X.shape[0], X.shape[1], ops.convert_to_tensor(MEMORY)))
+    return call(block, block.init_cache(X.shape[0], X.shape[1], ops.convert_to_tensor(MEMORY)))
 
 
 @pytest.mark.parametrize(
@@ -486,7 +486,7 @@ def remembering(call):
             ["norm_first", "False, True", "'yes'"],
         ),
         (lambda: TransformerEncoderBlock(**SIZES, dropout=-1), ["`dropout`", "at least 0", "-1"]),
-        (lambda: TransformerDecoderBlock(**SIZES).make_cache(2, 4), ["make_cache", "build"]),
+        (lambda: TransformerDecoderBlock(**SIZES).init_cache(2, 4), ["init_cache", "build"]),
         (
             lambda: TransformerDecoderBlock(**SIZES)(X, memory_mask=np.ones((2, 5), bool)),
             ["memory_mask", "memory=None"],

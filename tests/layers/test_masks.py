@@ -198,7 +198,7 @@ def test_one_mask_for_the_whole_batch():
     mask = np.array([[True, True, True, False, True]])
 
     def outputs(block):
-        cached, _ = block(X, mask=mask, cache=block.make_cache(2, 5))
+        cached, _ = block(X, mask=mask, cache=block.init_cache(2, 5))
         return block(X, mask=mask), block(X, mask=np.repeat(mask, 2, axis=0)), cached
 
     for options in ({}, {"window": 2}):

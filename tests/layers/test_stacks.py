@@ -49,7 +49,7 @@ def test_cached_equals_full(positions, with_memory):
     spread(decoder)
 
     def by_steps():
-        cache = decoder.make_cache(2, 5, memory, memory_mask)
+        cache = decoder.init_cache(2, 5, memory, memory_mask)
         first, cache = decoder(X[:, :3], mask=MASK[:, :3], cache=cache)
         second, cache = decoder(X[:, 3:], mask=MASK[:, 3:], cache=cache, start=3)
         return ops.concatenate([first, second], axis=1)
@@ -105,7 +105,7 @@ def test_a_stack_is_quantized_like_any_layer():
         ),
         (lambda: TransformerEncoder(num_layers=1, widnow=3), ["widnow"]),
         (lambda: TransformerDecoder(num_layers=1, causal=True), ["causal"]),
-        (lambda: TransformerDecoder(**SIZES).make_cache(2, 4), ["make_cache", "build"]),
+        (lambda: TransformerDecoder(**SIZES).init_cache(2, 4), ["init_cache", "build"]),
     ],
 )
 def test_bad_arguments(make, words):

@@ -55,7 +55,7 @@ def test_a_longer_source_does_not_make_the_context_smaller():
     for length in (4, 256):
         memory = normal(64, length, 64, seed=length) * 0.1
         x = normal(64, 1, 32)
-        cache = decoder.make_cache(64, 1, memory)["memory"]
+        cache = decoder.init_cache(64, 1, memory)["memory"]
         spreads.append(array(run(lambda: decoder.memory_attentions[0](x, x * 0.1, cache))).std())  # noqa: B023
     assert 0.8 < spreads[0] / spreads[1] < 1.25
 
@@ -64,7 +64,7 @@ def test_bytenet_reads_the_place_of_a_token_and_the_mean():
     decoder = spread(ByteNetDecoder(units=4, num_layers=1, dilations=2))
     memory, x = normal(2, 3, 6), normal(4, 2, 6)
     decoder.build(x.shape, memory.shape)
-    memory = decoder.make_cache(2, 4, memory)["memory"]
+    memory = decoder.init_cache(2, 4, memory)["memory"]
     found, place, mean = array(run(lambda: decoder.beside(x, memory, 2))), memory["features"], memory["summary"]
     for row in range(4):  # two rows for each source
         assert_close(found[row, 0], place[row // 2, 2] + mean[row // 2, 0])

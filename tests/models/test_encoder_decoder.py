@@ -150,7 +150,7 @@ def test_cached_equals_full_in_any_precision(kind, precision):
     model = make(kind, dtype=precision)
     memory = normal(*model.encoder.compute_output_shape((2, 6, 16)))  # of a caller who does not know the precision
     full, one_by_one, cache = run(
-        lambda: (model(IDS), cached(model, [1] * 5), model.decoder.make_cache(2, 5, memory, masked=False))
+        lambda: (model(IDS), cached(model, [1] * 5), model.decoder.init_cache(2, 5, memory, masked=False))
     )
     types = {keras.backend.standardize_dtype(x.dtype) for x in keras.tree.flatten([full, one_by_one, cache])}
     assert types - {"int32"} == {model.compute_dtype}

@@ -95,7 +95,7 @@ def test_luong_feeds_its_output_back_as_part_of_the_next_input():
     spread(decoder, 0.5)
 
     def steps():
-        first, cache = decoder(x[:, :1], cache=decoder.make_cache(2, 2, memory))
+        first, cache = decoder(x[:, :1], cache=decoder.init_cache(2, 2, memory))
         fed = cache["state"]["fed"]
         forgotten = {**cache, "state": {**cache["state"], "fed": ops.zeros_like(fed)}}
         return first, fed, *(decoder(x[:, 1:], cache=before)[0] for before in (cache, forgotten))
@@ -129,5 +129,5 @@ def test_wrong_options_are_refused(options, message):
 
 
 def test_a_decoder_must_be_built_before_it_has_a_cache():
-    with pytest.raises(ValueError, match="must be built before `make_cache`"):
-        BottleneckDecoder(units=4).make_cache(1, 3, X)
+    with pytest.raises(ValueError, match="must be built before `init_cache`"):
+        BottleneckDecoder(units=4).init_cache(1, 3, X)
