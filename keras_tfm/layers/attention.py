@@ -271,8 +271,6 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         attention_mask: (batch or 1, query, key) or (batch or 1, heads, query, key), True = may attend.
         return_attention_scores, training: as for `MultiHeadAttention`.
         cache, start: a cache from `init_cache`, to which `inputs` are written from position `start` on.
-        past: the causal mask of a cached call, (1, query, room), by default made here. A caller that passes it, to
-            share it between layers, must make sure that the cache has room for `inputs`.
 
     Returns:
         (batch, length, features); with a cache, a tuple of that and the new cache.
@@ -326,7 +324,6 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         attention_mask=None,
         cache=None,
         start=0,
-        past=None,
         return_attention_scores=False,
         training=None,
     ):
@@ -343,6 +340,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
             raise UserError("A `cache` needs causal=True: cached tokens cannot see later ones. Received: causal=False")
         if mask is not None and "mask" not in cache:
             raise UserError("`mask` must be None for a cache that was made with masked=False. Received: a mask")
+        past = cache.get("past")  # of the layer around it, which has made sure that the cache has room
         if past is None:
             room = ops.shape(cache["k"])[2]
             q, past = check_capacity(q, room, start), masks.causal(length, room, start)

@@ -209,7 +209,6 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
         memory_mask: (batch, key), (batch, query, key) or (batch, heads, query, key); Keras fills it in too.
         cache, start: a cache from `init_cache`, instead of `memory`; `inputs` are written to it from position `start`
             on.
-        past: as for `MultiHeadSelfAttention`.
 
     Returns:
         (batch, length, features); with a cache, a tuple of that and the new cache.
@@ -267,12 +266,11 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
         attention_mask=None,
         cache=None,
         start=0,
-        past=None,
         training=None,
     ):
         self._check_memory(memory, memory_mask, cache)
         own, of_memory = (None, None) if cache is None else (cache["self"], cache.get("memory"))
-        step = {} if cache is None else {"start": start, "past": past}
+        step = {} if cache is None else {"start": start}
         step |= {"mask": mask, "attention_mask": attention_mask, "training": training}
         x, own = self.attention_residual.join(inputs, self.attention, own, **step)
         if self.memory_attention.built:

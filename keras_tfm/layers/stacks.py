@@ -227,10 +227,10 @@ class TransformerDecoder(Stack):
             return self.after_blocks(x)
         start, room = ops.as_integer("start", start), ops.shape(cache[0]["self"]["k"])[2]
         x = check_capacity(x, room, start) if check_room else x
-        given |= {"start": start, "past": masks.causal(ops.shape(x)[1], room, start)}
-        new_cache = []
+        past, new_cache = {"past": masks.causal(ops.shape(x)[1], room, start)}, []  # the same for all blocks
         for number, (block, old) in enumerate(zip(self.blocks, cache, strict=True)):
-            x, new = block(self.before_block(number, x, position_ids, start, training), cache=old, **given)
+            x = self.before_block(number, x, position_ids, start, training)
+            x, new = block(x, cache={**old, "self": old["self"] | past}, start=start, **given)
             new_cache.append(new)
         return self.after_blocks(x), new_cache
 
