@@ -158,7 +158,6 @@ class TransformerDecoder(Stack):
         inputs, memory, mask, memory_mask, attention_mask, training: as for `TransformerDecoderBlock`.
         position_ids: as for `TransformerEncoder`; `start, start + 1, …` by default.
         cache, start: as for `TransformerDecoderBlock`.
-        check_room: whether to check that the cache has room for `inputs`. Searches turn this off: they make room first.
 
     Returns:
         (batch, length, features); with a cache, a tuple of that and the new cache.
@@ -215,7 +214,6 @@ class TransformerDecoder(Stack):
         position_ids=None,
         cache=None,
         start=0,
-        check_room=True,
         training=None,
     ):
         x = inputs
@@ -225,14 +223,20 @@ class TransformerDecoder(Stack):
             for number, block in enumerate(self.blocks):
                 x = block(self.before_block(number, x, position_ids, training=training), **given)
             return self.after_blocks(x)
-        start, room = ops.as_integer("start", start), ops.shape(cache[0]["self"]["k"])[2]
-        x = check_capacity(x, room, start) if check_room else x
-        past, new_cache = {"past": masks.causal(ops.shape(x)[1], room, start)}, []  # the same for all blocks
+        start, new_cache = ops.as_integer("start", start), []
+        if "past" not in cache[0]["self"]:
+            x = check_capacity(x, ops.shape(cache[0]["self"]["k"])[2], start)
+            cache = self.with_past(cache, start, ops.shape(x)[1])
         for number, (block, old) in enumerate(zip(self.blocks, cache, strict=True)):
             x = self.before_block(number, x, position_ids, start, training)
-            x, new = block(x, cache={**old, "self": old["self"] | past}, start=start, **given)
+            x, new = block(x, cache=old, start=start, **given)
             new_cache.append(new)
         return self.after_blocks(x), new_cache
+
+    def with_past(self, cache, start, length):
+        room = ops.shape(cache[0]["self"]["k"])[2]
+        past = masks.causal(length, room, ops.as_integer("start", start))  # the same for all blocks
+        return [{**block, "self": {**block["self"], "past": past}} for block in cache]
 
     @property
     def memory_attentions(self):

@@ -100,7 +100,6 @@ class ByteNetDecoder(Decoder, ByteNetStack):
         inputs, memory, memory_mask: (batch, length, features), the output of `ByteNetEncoder`, and its mask.
         mask: (batch, length); only where it is True, `inputs` are read. None in a call with a cache.
         cache, start: a cache from `init_cache`, instead of `memory`; `inputs` start at position `start`.
-        check_room: ignored: each call goes on where the last one ended.
 
     Returns:
         (batch, length, features), zeros where the mask is False; with a cache, a tuple of that and the new cache.

@@ -136,7 +136,6 @@ class ConvDecoder(Decoder, ConvStack):
         inputs, memory, memory_mask: (batch, length, features), the output of `ConvEncoder`, and its mask.
         mask: (batch, length); only where it is True, `inputs` are read. None in a call with a cache.
         cache, start: a cache from `init_cache`, instead of `memory`; `inputs` start at position `start`.
-        check_room: ignored: each call goes on where the last one ended.
 
     Returns:
         (batch, length, features), zeros where the mask is False; with a cache, a tuple of that and the new cache.

@@ -60,7 +60,7 @@ class Encoder(MaskedLayer):
 class Decoder(MaskedLayer):
     """Convolutions over the earlier tokens; padding anywhere changes nothing."""
 
-    def call(self, inputs, memory=None, mask=None, memory_mask=None, cache=None, start=0, check_room=True):
+    def call(self, inputs, memory=None, mask=None, memory_mask=None, cache=None, start=0):
         if cache is None:
             new = self.init_cache(ops.shape(inputs)[0], None, memory, memory_mask)
             return masks.over_tokens(lambda x: self.run(x, new, start)[0], inputs, mask)

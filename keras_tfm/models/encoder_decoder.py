@@ -79,7 +79,7 @@ class EncoderDecoder(SequenceModel):
         arguments: those of the subclass' constructor; this class reads `vocab_size`, `target_vocab_size`, `model_dim`,
             `tied_output`, `dtype`, `name` and, where there are such, `scaled_embeddings` and `output_bias`.
         encoder: a layer from embeddings to the features that the decoder reads, the memory.
-        decoder: a layer that is called as `TransformerDecoder` is, and has its methods `init_cache` and
+        decoder: a layer that is called as `TransformerDecoder` is, and has its methods `init_cache`, `with_past` and
             `memory_attentions`.
         inputs: more inputs of the model, by name.
         of_source, of_target: keyword arguments of the calls of encoder and decoder.
@@ -125,7 +125,8 @@ class EncoderDecoder(SequenceModel):
             logits (batch, n, vocabulary) and the new cache.
         """
         x = embedded(self.target_embedding, tokens, padded=False)
-        x, cache = self.decoder(x, cache=cache, start=position, check_room=check_room)
+        cache = cache if check_room else self.decoder.with_past(cache, position, ops.shape(x)[1])
+        x, cache = self.decoder(x, cache=cache, start=position)
         return self.target_embedding(x, reverse=True), cache
 
     def step_and_attention(self, tokens, position, cache, check_room=True):

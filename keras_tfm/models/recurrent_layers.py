@@ -147,7 +147,7 @@ class RecurrentDecoder(MaskedLayer):
         inputs, memory, memory_mask: (batch, length, features), (batch, memory length, any features) and its mask.
         mask: (batch, length); only where it is True, `inputs` are read. None in a call with a cache.
         cache: a cache from `init_cache`, instead of `memory`.
-        start, check_room: ignored: each call goes on where the last one ended.
+        start: ignored: each call goes on where the last one ended.
 
     Returns:
         (batch, length, features), zeros where the mask is False; with a cache, a tuple of that and the new cache.
@@ -184,7 +184,7 @@ class RecurrentDecoder(MaskedLayer):
         self.output_dense = keras.layers.Dense(width, "tanh", dtype=self.dtype_policy, name="output")
         self.output_dense.build((batch, length, self.units + context + width))
 
-    def call(self, inputs, memory=None, mask=None, memory_mask=None, cache=None, start=0, check_room=True):
+    def call(self, inputs, memory=None, mask=None, memory_mask=None, cache=None, start=0):
         x = self.dropouts[0](inputs)
         if cache is None:
             new = self.init_cache(None, None, memory, memory_mask)
