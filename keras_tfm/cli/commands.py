@@ -22,6 +22,7 @@ from keras_tfm.common.progress import Progress
 from keras_tfm.data.tasks import TASKS
 from keras_tfm.export import runners
 from keras_tfm.runtimes import processes
+from keras_tfm.text import KINDS
 
 CHUNK = 512  # lines that are translated and written together
 FEW = 64  # up to this many lines are translated sooner by a program that XLA has not optimized
@@ -118,8 +119,8 @@ def train(out, recipe, source, target, valid_source, valid_target, task, num_exa
     if out.is_dir() and processes.expected() == 1:
         with files.locked(out):
             pass  # if another process trains in it, the error comes now rather than after importing Keras
-    needed = {"sentencepiece": recipe.tokenizer != "bytes", "sacrebleu": recipe.bleu, "babel": task == "dates"}
-    extras.require(*(name for name, needs in needed.items() if needs))
+    needed = {"sacrebleu": recipe.bleu, "babel": task == "dates"}
+    extras.require(*KINDS[recipe.tokenizer].packages, *(name for name, needs in needed.items() if needs))
     if task:
         pairs, valid = TASKS[task](num_examples), TASKS[task](1000, "valid")
     else:

@@ -12,7 +12,7 @@ from keras_tfm.common.extras import BACKENDS
 from keras_tfm.data.tasks import TASKS
 from keras_tfm.export.runners import MIN_AGREEMENT
 from keras_tfm.serving import Settings
-from keras_tfm.training.options import RECIPES, Recipe, kind, resolve
+from keras_tfm.training.options import RECIPES, Recipe, Words, description, differences, kind, resolve
 
 
 def positive(text):
@@ -54,7 +54,7 @@ ARGUMENTS = {
         "--recipe": {
             "choices": tuple(RECIPES),
             "default": "default",
-            "help": "default; quick (1,500 steps); small_corpus (slow, best on 29,000 pairs); paper (base model)",
+            "help": "; ".join(f"{name}: {', '.join(differences(RECIPES[name]))}" for name in RECIPES),
         },
         "--out": {**PATH, "default": "runs/latest", "help": "folder of the run (default: %(default)s)"},
         "--source": {**PATH, "help": "text file, one text per line, plain or .gz; or a .tsv with both texts"},
@@ -212,10 +212,8 @@ def _parser():
 
 def _derived(field):
     """The flag of a field. Unless it is given, there is no argument, and the recipe's value is used."""
-    flag = {"default": argparse.SUPPRESS, "help": field.metadata["help"]}
+    flag = {"default": argparse.SUPPRESS, "help": description(field)}
     if kind(field) is bool:
         return {**flag, "action": argparse.BooleanOptionalAction}
-    if field.default is not None:
-        flag["help"] += f" (default: {field.default})"
-    words = field.metadata["allowed"]
-    return {**flag, "type": kind(field), **({"choices": words} if isinstance(words, tuple) else {})}
+    allowed = field.metadata["allowed"]
+    return {**flag, "type": kind(field), **({"choices": [*allowed]} if isinstance(allowed, Words) else {})}

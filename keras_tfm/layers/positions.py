@@ -14,6 +14,7 @@ from keras_tfm.common.arguments import UserError, one_of, positive
 from keras_tfm.layers.base import check_sequence
 
 ENCODINGS = ("sinusoidal", "learned", "index")  # kinds of `PositionalEncoding`
+COMBINATIONS = ("add", "concat")  # how they join the features
 
 
 def sinusoids(positions, dim):
@@ -50,7 +51,7 @@ class PositionalEncoding(keras.layers.Layer):
     def __init__(self, kind="sinusoidal", combine="add", max_length=None, dim=None, **kwargs):
         super().__init__(**kwargs)
         self.kind = one_of("kind", kind, ENCODINGS)
-        self.combine = one_of("combine", combine, ("add", "concat"))
+        self.combine = one_of("combine", combine, COMBINATIONS)
         self.max_length = positive("max_length", max_length) if kind == "learned" else max_length
         self.dim = positive("dim", dim, optional=True)
         if dim is not None and (combine == "add" or kind == "index"):

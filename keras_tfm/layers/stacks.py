@@ -10,6 +10,8 @@ from keras_tfm.layers.blocks import NORMS, TransformerDecoderBlock, TransformerE
 from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.positions import ENCODINGS, SCHEMES, PositionalEncoding
 
+PLACES = ("input", "every_layer")  # where positions that join the features enter
+
 
 class Stack(masks.MaskedLayer):
     """What encoder and decoder share: everything except `build` and `call`."""
@@ -32,7 +34,7 @@ class Stack(masks.MaskedLayer):
         options = {name: kwargs.pop(name) for name in self.Block.OPTIONS if name in kwargs}
         super().__init__(**kwargs)
         self.positions = one_of("positions", positions, (*ENCODINGS, *SCHEMES))
-        one_of("positions_in", positions_in, ("input", "every_layer"))
+        one_of("positions_in", positions_in, PLACES)
         policy, numbers = self.dtype_policy, range(positive("num_layers", num_layers))
         self.dropout = Dropout(rate("dropout", dropout), name=f"{self.name}_dropout", dtype=policy)
         options |= {"dropout": dropout, "positions": positions if positions in SCHEMES else None, "dtype": policy}

@@ -73,7 +73,7 @@ def rnn(vocab_size, preset=None, **options):
     >>> print(model(ids).shape)
     (2, 5, 100)
     """
-    return Recurrent(vocab_size, **{"name": "rnn", **sizes("rnn", preset), **options})
+    return Recurrent(vocab_size, **{"name": "rnn"} | sizes("rnn", preset) | options)
 
 
 def rnn_attention(vocab_size, preset=None, **options):
@@ -84,8 +84,7 @@ def rnn_attention(vocab_size, preset=None, **options):
     >>> print(model(ids).shape)
     (2, 5, 100)
     """
-    attentive = {"attention": "bahdanau", "bidirectional_layers": 1, "name": "rnn_attention"}
-    return Recurrent(vocab_size, **{**attentive, **sizes("rnn_attention", preset), **options})
+    return Recurrent(vocab_size, **{"name": "rnn_attention"} | sizes("rnn_attention", preset) | options)
 
 
 def gnmt(vocab_size, preset=None, **options):
@@ -99,6 +98,4 @@ def gnmt(vocab_size, preset=None, **options):
     >>> print(model(ids).shape)
     (2, 5, 100)
     """
-    deep = {"num_layers": 8, "model_dim": 1024, "residual": True, "name": "gnmt"}
-    attentive = {"attention": "bahdanau", "bidirectional_layers": 1}
-    return Recurrent(vocab_size, **{**deep, **attentive, **sizes("gnmt", preset), **options})
+    return Recurrent(vocab_size, **{"name": "gnmt"} | sizes("gnmt", preset) | options)

@@ -8,8 +8,10 @@ import functools
 import math
 import typing
 
+from keras_tfm.common import source
 from keras_tfm.common.arguments import check, one_of
 from keras_tfm.models.sizes import MODELS, PRESETS
+from keras_tfm.text.subwords import KINDS
 
 PRE_TRANSFORMER_DEFAULTS = {
     "clipnorm": 1.0,
@@ -21,22 +23,55 @@ CHANGEABLE = {"steps", "passes", "patience", "average", "learning_rate", "warmup
 CHANGEABLE |= {"save_minutes", "bleu", "verbose", "devices", "model_parallel"}
 TOKENIZER_OPTIONS = ("vocab_size", "separate")
 KEPT = {"dropout", "attention_dropout", "max_length"}  # options of the model that `start_from` does not decide
-RULES = {
-    "a positive integer": lambda value: type(value) is int and value > 0,
-    "an integer of at least 0": lambda value: type(value) is int and value >= 0,
-    "a positive number": lambda value: type(value) in (int, float) and 0 < value < math.inf,
-    "a number of at least 0": lambda value: type(value) in (int, float) and 0 <= value < math.inf,
-    "at least 0 and less than 1": lambda value: type(value) in (int, float) and 0 <= value < 1,
-    "True or False": lambda value: type(value) is bool,
-    "a string": lambda value: type(value) is str,
-    'a positive integer or "all"': lambda value: value == "all" or str(value).isdigit() and int(value) > 0,
+
+
+class Rule(typing.NamedTuple):
+    """What a value must be, in words and as a function."""
+
+    text: str
+    holds: typing.Callable
+
+
+class Words:
+    """A rule: one of the words of tables, each a dict, a tuple or a name for `source.words`.
+
+    They are read when they are asked for, so that a word added to a table is an option like any other.
+    """
+
+    def __init__(self, *tables):
+        self.tables = tables
+
+    def __iter__(self):
+        for table in self.tables:
+            yield from source.words(table) if isinstance(table, str) else table
+
+    @property
+    def text(self):
+        return f"one of {[*self]}"
+
+    def holds(self, value):
+        return value in [*self]
+
+
+def _is_number(value):
+    return type(value) in (int, float) and -math.inf < value < math.inf
+
+
+COUNT = Rule("a positive integer", lambda value: type(value) is int and value > 0)
+FROM_0 = Rule("an integer of at least 0", lambda value: type(value) is int and value >= 0)
+ABOVE_0 = Rule("a positive number", lambda value: _is_number(value) and value > 0)
+RATE = Rule("at least 0 and less than 1", lambda value: _is_number(value) and 0 <= value < 1)
+DEVICES = Rule('a positive integer or "all"', lambda value: value == "all" or str(value).isdigit() and int(value) > 0)
+RULE_OF = {
+    int: COUNT,
+    float: Rule("a number of at least 0", lambda value: _is_number(value) and value >= 0),
+    bool: Rule("True or False", lambda value: type(value) is bool),
+    str: Rule("a string", lambda value: type(value) is str),
 }
-RULE_OF = {int: "a positive integer", float: "a number of at least 0", bool: "True or False", str: "a string"}
-ABOVE_0, RATE = "a positive number", "at least 0 and less than 1"
 
 
 def _option(group, default, text, allowed=None):
-    """A field. `allowed` is a tuple of words or one of `RULES`; by default, the rule for the field's type."""
+    """A field. `allowed` are its `Words`, or a `Rule`; by default, that of the field's type."""
     return dataclasses.field(default=default, metadata={"group": group, "help": text, "allowed": allowed})
 
 
@@ -47,6 +82,9 @@ _SIZES = "; ".join(
     f"width {sizes['model_dim']}"
     for name, sizes in PRESETS.items()
 )
+
+
+_GATES = source.words("layers.blocks.GATES")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,7 +101,7 @@ class Recipe:
     keras_tfm.common.arguments.UserError: `norm` must be one of ['layer', 'rms']. Received: norm='batch'
     """
 
-    tokenizer: str = _data("bpe", "kind of tokenizer", ("bpe", "unigram", "char", "word", "bytes"))
+    tokenizer: str = _data("bpe", "kind of tokenizer", Words(KINDS))
     vocab_size: int | None = _data(
         None, "maximum size of a vocabulary (default: depends on the corpus, 8,000 to 32,000)"
     )
@@ -80,60 +118,46 @@ class Recipe:
     model: str = _option(
         "model",
         "transformer",
-        "kind of model. Older than the Transformer are rnn (one vector for the whole source), rnn_attention, gnmt "
-        "(deep and recurrent), conv (ConvS2S) and bytenet",
-        tuple(MODELS),
+        f"kind of model. {'; '.join(f'{name}: {model.about}' for name, model in MODELS.items())}",
+        Words(MODELS),
     )
-    preset: str = _option("model", "tiny", f"model size. {_SIZES}", tuple(PRESETS))
+    preset: str = _option("model", "tiny", f"model size. {_SIZES}", Words(PRESETS))
     num_layers: int | None = _model("number of encoder blocks or layers")
     num_decoder_layers: int | None = _model("number of decoder blocks or layers, if different")
     model_dim: int | None = _model("width of the model, or only of its embeddings if it has units")
-    units: int | None = _model("rnn, rnn_attention, gnmt, conv, bytenet: width of the layers")
-    cell: str | None = _model(
-        "rnn, rnn_attention, gnmt: kind of recurrent layer (default: lstm)", ("lstm", "gru", "rnn")
-    )
-    bidirectional_layers: int | None = _model(
-        "rnn, rnn_attention, gnmt: number of encoder layers that read in both directions", "an integer of at least 0"
-    )
-    residual: bool | None = _model("rnn, rnn_attention, gnmt: add the input of each layer but the first to its output")
-    attention: str | None = _model(
-        "rnn_attention, gnmt: bahdanau, or luong with input feeding (default: bahdanau)", ("bahdanau", "luong")
-    )
-    kernel_size: int | None = _model("conv, bytenet: width of the convolutions (default: 3)")
-    dilations: int | None = _model("bytenet: number of blocks per layer, with dilations 1, 2, 4, … (default: 5)")
+    units: int | None = _model("width of the layers")
+    cell: str | None = _model("kind of recurrent layer", Words("models.recurrent_layers.CELLS"))
+    bidirectional_layers: int | None = _model("number of encoder layers that read in both directions", FROM_0)
+    residual: bool | None = _model("add the input of each layer but the first to its output")
+    attention: str | None = _model("attention of the decoder", Words("models.recurrent_layers.DECODERS"))
+    kernel_size: int | None = _model("width of the convolutions")
+    dilations: int | None = _model("number of blocks per layer, with dilations 1, 2, 4, …")
     num_heads: int | None = _model("number of attention heads")
     num_kv_heads: int | None = _model("number of key/value heads, for grouped or multi-query attention")
     ff_dim: int | None = _model("width of the feed-forward networks")
-    dropout: float | None = _model("dropout rate of sublayers and embeddings (default: 0.1)", RATE)
-    attention_dropout: float | None = _model("dropout rate of attention weights (default: 0.0)", RATE)
-    positions: str | None = _model(
-        "position scheme (default: sinusoidal)", ("sinusoidal", "learned", "index", "rotary", "relative", "alibi")
-    )
-    positions_in: str | None = _model("where absolute positions enter (default: input)", ("input", "every_layer"))
-    positions_combine: str | None = _model("how they join the features (default: add)", ("add", "concat"))
+    dropout: float | None = _model("dropout rate of sublayers and embeddings", RATE)
+    attention_dropout: float | None = _model("dropout rate of attention weights", RATE)
+    positions: str | None = _model("position scheme", Words("layers.positions.ENCODINGS", "layers.positions.SCHEMES"))
+    positions_in: str | None = _model("where absolute positions enter", Words("layers.stacks.PLACES"))
+    positions_combine: str | None = _model("how they join the features", Words("layers.positions.COMBINATIONS"))
     max_length: int = _option(
         "model", 512, "maximum tokens per text, including the end token; longer pairs are left out"
     )
-    norm: str | None = _model("kind of normalization (default: layer)", ("layer", "rms"))
+    norm: str | None = _model("kind of normalization", Words("layers.blocks.NORMS"))
     norm_first: bool | None = _model(
         "normalize before each sublayer (pre-norm) instead of after it; on in all recipes but paper"
     )
-    activation: str | None = _model("feed-forward activation: glu, reglu, geglu, swiglu or Keras' (default: relu)")
-    score: str | None = _model(
-        "how queries and keys are compared (default: scaled_dot)",
-        ("dot", "scaled_dot", "cosine", "bilinear", "additive", "concat"),
-    )
-    heads: str | None = _model("what each head sees (default: standard)", ("standard", "narrow", "wide"))
-    mixing: str | None = _model(
-        "soft: weighted mean of the values; hard: only the best one (default: soft)", ("soft", "hard")
-    )
+    activation: str | None = _model(f"feed-forward activation: {', '.join(_GATES)} or Keras'")
+    score: str | None = _model("how queries and keys are compared", Words("layers.scores.SCORES"))
+    heads: str | None = _model("what each head sees", Words("layers.attention.HEADS"))
+    mixing: str | None = _model("the weighted mean of the values, or only the best one", Words("layers.scores.MIXINGS"))
     window: int | None = _model("window size of self-attention, in tokens")
-    use_bias: bool | None = _model("use biases in dense layers (default: yes)")
-    kernel_initializer: str | None = _model("Keras initializer of kernels (default: glorot_uniform)")
-    bias_initializer: str | None = _model("Keras initializer of biases (default: zeros)")
-    tied_output: bool | None = _model("compute the logits with the target embeddings (default: yes)")
+    use_bias: bool | None = _model("use biases in dense layers")
+    kernel_initializer: str | None = _model("Keras initializer of kernels")
+    bias_initializer: str | None = _model("Keras initializer of biases")
+    tied_output: bool | None = _model("compute the logits with the target embeddings")
     output_bias: bool | None = _model("add a bias to the logits")
-    scaled_embeddings: bool | None = _model("multiply embeddings by √model_dim (default: yes)")
+    scaled_embeddings: bool | None = _model("multiply embeddings by √model_dim")
     embedding_norm: bool | None = _model("normalize embeddings, after positions have joined them")
     packed: bool | None = _model("put several pairs into each row, to waste less on padding")
 
@@ -152,10 +176,12 @@ class Recipe:
         None, "peak learning rate (default: depends on the width, 0.002 for tiny)", ABOVE_0
     )
     warmup_steps: int | None = _training(None, "updates until the peak (default: a tenth of all, from 100 to 4,000)")
-    schedule: str = _training("cosine", "how the learning rate falls after its peak", ("cosine", "inverse_sqrt"))
+    schedule: str = _training(
+        "cosine", "how the learning rate falls after its peak", Words("training.losses.SCHEDULES")
+    )
     smoothing: float = _training(0.1, "label smoothing", RATE)
     r_drop: float = _training(0.0, "weight of R-Drop, which doubles the work of a step")
-    clipnorm: float | None = _training(None, "clip gradients to this norm (default: no clipping)", ABOVE_0)
+    clipnorm: float | None = _training(None, "clip gradients to this norm (default: none)", ABOVE_0)
     accumulate: int = _training(1, "number of batches per update")
     ema: float | None = _training(
         None, "keep a moving average of the weights with this momentum, and use it as the result", RATE
@@ -163,28 +189,24 @@ class Recipe:
     average: int = _training(1, "average this many of the last checkpoints for the result")
     patience: int | None = _training(None, "stop after this many epochs without a better validation loss")
     bleu: int | None = _training(None, "translate this many validation texts after each epoch, and log BLEU and chrF")
-    precision: str = _training("float32", "training precision", ("float32", "mixed_bfloat16", "mixed_float16"))
+    precision: str = _training("float32", "training precision", Words(("float32", "mixed_bfloat16", "mixed_float16")))
     jit_compile: bool | None = _training(None, "compile with XLA (default: where that is faster)")
     devices: str = _training(
         "1",
         'number of devices that train together, on all hosts, or "all"; each gets a share of the rows',
-        'a positive integer or "all"',
+        DEVICES,
     )
     model_parallel: int = _training(
         1, "number of devices that share one copy of the weights, for models too large for one; JAX only"
     )
-    seed: int = _training(1, "seed of weights, dropout, batch order and subword sampling", "an integer of at least 0")
-    verbose: int = _training(1, "0: silent; 1: progress bar, on a terminal; 2: one line per epoch", (0, 1, 2))
+    seed: int = _training(1, "seed of weights, dropout, batch order and subword sampling", FROM_0)
+    verbose: int = _training(1, "0: silent; 1: progress bar, on a terminal; 2: one line per epoch", Words((0, 1, 2)))
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
             value, allowed = getattr(self, field.name), field.metadata["allowed"] or RULE_OF[kind(field)]
-            if value is None and field.default is None:
-                continue
-            if isinstance(allowed, tuple):
-                one_of(field.name, value, allowed)
-            else:
-                check(field.name, value, RULES[allowed](value), allowed)
+            if value is not None or field.default is not None:
+                check(field.name, value, allowed.holds(value), allowed.text)
         one_of("preset", self.preset, MODELS[self.model].presets)
         for name, value in self._given_model_options().items():
             rule = f"left out for model={self.model!r}, which has no such option"
@@ -193,8 +215,9 @@ class Recipe:
             given = {*self._given_model_options(), *(name for name in TOKENIZER_OPTIONS if getattr(self, name))}
             for name in sorted(given - KEPT):
                 check(name, getattr(self, name), False, "left out with `start_from`, which decides it")
-        if self.sampling and self.tokenizer not in ("bpe", "unigram"):
-            check("sampling", self.sampling, False, f"0 unless the tokenizer is bpe or unigram, not {self.tokenizer}")
+        able = " or ".join(kind for kind in KINDS if KINDS[kind].samples)
+        rule = f"0 unless the tokenizer is {able}, not {self.tokenizer}"
+        check("sampling", self.sampling, not self.sampling or KINDS[self.tokenizer].samples, rule)
 
     @property
     def model_options(self):
@@ -212,6 +235,27 @@ def kind(field):
     return (typing.get_args(field.type) or (field.type,))[0]
 
 
+def description(field):
+    """The help of an option: the models that have it, unless the Transformer does; what it does; its default.
+
+    >>> description(next(field for field in dataclasses.fields(Recipe) if field.name == "cell"))
+    'rnn, rnn_attention, gnmt: kind of recurrent layer (default: lstm)'
+    """
+    having = {name: _word(model.options[field.name]) for name, model in MODELS.items() if field.name in model.options}
+    defaults = {} if field.name in PRESETS["tiny"] else having
+    if field.default is not None or not having:
+        defaults = {"": _word(field.default)}
+    first, *others = dict.fromkeys(defaults.values()) or ["None"]
+    others = [f"{word} for {', '.join(name for name in defaults if defaults[name] == word)}" for word in others]
+    only = f"{', '.join(having)}: " if having and Recipe.model not in having else ""
+    said = f" (default: {'; '.join([first, *others])})" if others or first not in ("None", "no") else ""
+    return f"{only}{field.metadata['help']}{said}"
+
+
+def _word(default):
+    return {"True": "yes", "False": "no"}.get(str(default), str(default))
+
+
 _SMALL_CORPUS = {"norm_first": True, "dropout": 0.3, "vocab_size": 12_000, "r_drop": 3.0, "average": 10, "passes": 240}
 _SMALL_CORPUS |= {"batch_tokens": 8192, "num_shapes": 3, "learning_rate": 0.005, "warmup_steps": 2000}
 # Pre-norm: post-norm learns next to nothing in short runs on small corpora, see benchmarks/short_runs.py.
@@ -223,6 +267,16 @@ RECIPES = {
     # https://arxiv.org/abs/1706.03762
     "paper": Recipe(preset="base", schedule="inverse_sqrt", warmup_steps=4000, average=5),
 }
+
+
+def differences(recipe):
+    """What a recipe changes, in words.
+
+    >>> print(*differences(RECIPES["paper"]))
+    preset=base warmup_steps=4000 schedule=inverse_sqrt average=5
+    """
+    defaults = dataclasses.asdict(Recipe())
+    return [f"{name}={value}" for name, value in dataclasses.asdict(recipe).items() if value != defaults[name]]
 
 
 def resolve(recipe, **changes):

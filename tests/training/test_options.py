@@ -1,4 +1,6 @@
+import ast
 import dataclasses
+import importlib
 import inspect
 import pathlib
 import re
@@ -6,10 +8,19 @@ import subprocess
 import sys
 
 import pytest
-from conftest import once
+from conftest import eagerly, once
 
+import keras_tfm
+from keras_tfm.cli import flags
+from keras_tfm.common import source
+from keras_tfm.data.tasks import reverse
+from keras_tfm.layers.attention import HEADS
+from keras_tfm.layers.blocks import GATES, NORMS
+from keras_tfm.layers.scores import SCORES, dot
 from keras_tfm.models.sizes import MODELS, PRESETS
-from keras_tfm.training.options import CHANGEABLE, RECIPES, Recipe, resolve
+from keras_tfm.text import KINDS, ByteTokenizer, Kind
+from keras_tfm.text.base import TOKENIZERS
+from keras_tfm.training.options import CHANGEABLE, RECIPES, Recipe, description, resolve
 
 pytestmark = once
 FIELDS = {field.name: field for field in dataclasses.fields(Recipe)}
@@ -70,27 +81,36 @@ def test_defaults_in_help_texts_are_those_of_the_model():
         default = parameters(model)[name]
         if name == "attention":
             continue  # None for `rnn`, and set by the other builders
-        said = re.search(r"\(default: (.*)\)$", field.metadata["help"])
+        said = re.search(r"\(default: ([^;]*)(; .* for .*)?\)$", description(field))
         if field.default is not None:
             assert field.default == default, name
         elif said:
-            assert said[1] == {True: "yes"}.get(default, str(default)), name
+            assert said[1] == {"True": "yes", "False": "no"}.get(str(default), str(default)), name
         else:
             assert not default or name in PRESETS["tiny"], name
+    assert "(default: scaled_dot; additive for rnn_attention, gnmt)" in description(FIELDS["score"])
+    assert all(gate in description(FIELDS["activation"]) for gate in GATES)
 
 
-def test_words_are_those_of_the_layers():
-    from keras_tfm.layers import SCORES
-    from keras_tfm.layers.attention import HEADS
-    from keras_tfm.layers.blocks import GATES, NORMS
-    from keras_tfm.layers.positions import ENCODINGS, SCHEMES
-    from keras_tfm.layers.scores import MIXINGS
+TABLES = [table for field in FIELDS.values() for table in getattr(field.metadata["allowed"], "tables", ())]
+TABLES = [table for table in TABLES if isinstance(table, str)]
 
-    words = {"score": SCORES, "heads": HEADS, "mixing": MIXINGS, "norm": NORMS}
-    words["positions"] = [*ENCODINGS, *(scheme for scheme in SCHEMES if scheme)]
-    for name, choices in words.items():
-        assert {*MODEL[name].metadata["allowed"]} == {*choices}, name
-    assert all(gate in MODEL["activation"].metadata["help"] for gate in GATES)
+
+@pytest.mark.parametrize("path", TABLES)
+def test_words_are_the_same_whether_a_table_is_imported_or_read(path, monkeypatch):
+    module, table = f"keras_tfm.{path}".rsplit(".", 1)
+    words = [word for word in getattr(importlib.import_module(module), table) if word is not None]
+    assert source.words(path) == words
+    monkeypatch.delitem(sys.modules, module)
+    assert source.words(path) == words
+
+
+@pytest.mark.parametrize("words", [SCORES, KINDS, HEADS, NORMS], ids=["score", "tokenizer", "heads", "norm"])
+def test_one_module_lists_the_words_of_a_table(words):
+    package = pathlib.Path(keras_tfm.__file__).parent
+    trees = [ast.walk(ast.parse(file.read_text())) for file in package.rglob("*.py")]
+    said = [{node.value for node in tree if isinstance(node, ast.Constant)} for tree in trees]
+    assert sum({*words} <= words_of for words_of in said) == 1
 
 
 @pytest.mark.parametrize(
@@ -121,6 +141,42 @@ def test_words_are_those_of_the_layers():
 def test_wrong_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         resolve("default", **options)
+
+
+def check_an_option(name, word, tmp_path, capsys):
+    """Trains with a word, and finds it in the help of its flag and in errors."""
+    sizes = {"num_layers": 1, "model_dim": 16, "num_heads": 2, "ff_dim": 32, "max_length": 32, "steps": 2}
+    options = {"tokenizer": "bytes", "batch_tokens": 512, "num_shapes": 1, "verbose": 0, **sizes, name: word}
+    with eagerly():
+        translator = keras_tfm.train(reverse(60), tmp_path, say=lambda line: None, jit_compile=False, **options)
+    assert getattr(flags.parse(["train", f"--{name}", word])["recipe"], name) == word
+    for line in ("train --help", f"train --{name} wrong"):
+        with pytest.raises(SystemExit):
+            flags.parse(line.split())
+    said = capsys.readouterr()
+    assert f",{word}}}" in said.out and f"'{word}'" in said.err
+    with pytest.raises(ValueError, match=f"`{name}` must be one of .*{word}"):
+        resolve("default", **{name: "wrong"})
+    return translator
+
+
+def test_a_score_from_outside_is_an_option(tmp_path, capsys, monkeypatch):
+    calls = []
+    monkeypatch.setitem(SCORES, "mine", (lambda q, k: calls.append("mine") or 2 * dot(q, k), {}))
+    check_an_option("score", "mine", tmp_path, capsys)
+    assert calls
+
+
+def test_a_tokenizer_from_outside_is_an_option(tmp_path, capsys, monkeypatch):
+    class Louder(ByteTokenizer):
+        """Bytes of texts in capital letters."""
+
+        def _encode(self, texts):
+            return super()._encode([text.upper() for text in texts])
+
+    monkeypatch.setitem(TOKENIZERS, "Louder", Louder)
+    monkeypatch.setitem(KINDS, "loud", Kind(lambda texts, vocab_size: Louder()))
+    assert type(check_an_option("tokenizer", "loud", tmp_path, capsys).source_tokenizer) is Louder
 
 
 @pytest.mark.parametrize("word", RECIPES)
