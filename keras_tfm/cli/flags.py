@@ -7,12 +7,12 @@ import re
 
 import keras_tfm
 from keras_tfm.artifacts import FORMATS
-from keras_tfm.common.arguments import UserError
+from keras_tfm.common.arguments import UserError, closest
 from keras_tfm.common.extras import BACKENDS
 from keras_tfm.data.tasks import TASKS
 from keras_tfm.export.runners import MIN_AGREEMENT
 from keras_tfm.serving import Settings
-from keras_tfm.training.options import RECIPES, Recipe, Words, description, differences, kind, resolve
+from keras_tfm.training.options import GROUPS, RECIPES, Recipe, Words, description, differences, kind, resolve
 
 
 def positive(text):
@@ -148,7 +148,8 @@ def parse(argv):
     namespace, unknown = _parser().parse_known_args([_underscored(word) for word in argv])
     arguments = vars(namespace)
     if unknown:
-        Parser(prog=f"keras-tfm {arguments['command']}").error(f"unknown arguments: {' '.join(unknown)}")
+        hint = closest(unknown[0], [f"--{name}" for name in names(arguments["command"])])
+        Parser(prog=f"keras-tfm {arguments['command']}").error(f"unknown arguments: {' '.join(unknown)}{hint}")
     if arguments["command"] == "train":
         changes = {"tokenizer": "char"} if arguments["task"] else {}
         changes |= {name: arguments.pop(name) for name in OPTIONS if name in arguments}
@@ -159,16 +160,20 @@ def parse(argv):
     return arguments
 
 
+def names(command):
+    """The names of the flags of a command."""
+    flags = [*ARGUMENTS[command], *(DECODING if command in DECODES else ())]
+    flags = [flag.removeprefix("--") for flag in flags if flag.startswith("--")]
+    return [*flags, *{"train": OPTIONS, "serve": SERVING}.get(command, ())]
+
+
 def in_terms_of_flags(message, command="train"):
     """An error message of the library, with the flags of a command for the arguments that they set.
 
     >>> in_terms_of_flags("`steps` must be a positive integer. Received: steps=0")
     '--steps must be a positive integer. Received: steps=0'
     """
-    flags = [*ARGUMENTS[command], *(DECODING if command in DECODES else ())]
-    names = [flag.removeprefix("--") for flag in flags if flag.startswith("--")]
-    names += {"train": OPTIONS, "serve": SERVING}.get(command, ())
-    flags = {name: f"--{name}" for name in names} | {"valid": "--valid_source", "compare_on": "--texts"}
+    flags = {name: f"--{name}" for name in names(command)} | {"valid": "--valid_source", "compare_on": "--texts"}
     flags["folder"] = "--out" if command in ("train", "export", "import") else "`model`"
     return re.sub(r"`(\w+)`", lambda match: flags.get(match[1], match[0]), message)
 
@@ -195,10 +200,11 @@ def _parser():
         if name not in ("export", "info"):  # exports need TensorFlow, and information needs no backend
             command.add_argument("--backend", **BACKEND)
         if name == "train":
-            groups = {group: command.add_argument_group(group) for group in ("data", "model", "training")}
-            for flag, field in OPTIONS.items():
-                also = ["--from"] if flag == "start_from" else []
-                groups[field.metadata["group"]].add_argument(f"--{flag}", *also, **_derived(field))
+            for group, options in GROUPS.items():
+                group = command.add_argument_group(group)
+                for field in dataclasses.fields(options):
+                    also = ["--from"] if field.name == "start_from" else []
+                    group.add_argument(f"--{field.name}", *also, **_derived(field))
         if name == "serve":
             for flag, field in SERVING.items():
                 command.add_argument(f"--{flag}", **_derived(field))

@@ -1,5 +1,7 @@
 """Argument checks. Each error names the argument, says what is allowed and shows what was received."""
 
+import difflib
+
 
 class UserError(ValueError):
     """A mistake that the caller can correct: the message says how. Any other `ValueError` is a bug of ours."""
@@ -15,6 +17,15 @@ def check(name, value, fine, rule):
 def one_of(name, value, allowed):
     """Returns `value` if it is one of the `allowed` values."""
     return check(name, value, value in list(allowed), f"one of {list(allowed)}")
+
+
+def closest(name, names):
+    """A question whether another name was meant, or nothing if none is like it.
+
+    >>> closest("num_layer", ["num_heads", "num_layers"])
+    '; did you mean num_layers?'
+    """
+    return "".join(f"; did you mean {match}?" for match in difflib.get_close_matches(name, names, n=1))
 
 
 def positive(name, value, optional=False):

@@ -9,7 +9,7 @@ import math
 import typing
 
 from keras_tfm.common import source
-from keras_tfm.common.arguments import check, one_of
+from keras_tfm.common.arguments import check, closest, one_of
 from keras_tfm.models.sizes import MODELS, PRESETS
 from keras_tfm.text.subwords import KINDS
 
@@ -70,13 +70,12 @@ RULE_OF = {
 }
 
 
-def _option(group, default, text, allowed=None):
+def _option(default, text, allowed=None):
     """A field. `allowed` are its `Words`, or a `Rule`; by default, that of the field's type."""
-    return dataclasses.field(default=default, metadata={"group": group, "help": text, "allowed": allowed})
+    return dataclasses.field(default=default, metadata={"help": text, "allowed": allowed})
 
 
-_data, _training = functools.partial(_option, "data"), functools.partial(_option, "training")
-_model = functools.partial(_option, "model", None)
+_model = functools.partial(_option, None)
 _SIZES = "; ".join(
     f"{name}: {sizes['num_layers']}+{sizes.get('num_decoder_layers', sizes['num_layers'])} layers of "
     f"width {sizes['model_dim']}"
@@ -88,40 +87,34 @@ _GATES = source.words("layers.blocks.GATES")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """The options of `keras_tfm.train`; `keras-tfm train --help` describes them.
+class DataOptions:
+    """Options of tokenizers and batches."""
 
-    A model option that is None takes the preset's value, or else the model's default. Any other option that is None is
-    chosen to suit the texts and the machine.
-
-    >>> Recipe(preset="small", dropout=0.2).dropout
-    0.2
-    >>> Recipe(norm="batch")
-    Traceback (most recent call last):
-    keras_tfm.common.arguments.UserError: `norm` must be one of ['layer', 'rms']. Received: norm='batch'
-    """
-
-    tokenizer: str = _data("bpe", "kind of tokenizer", Words(KINDS))
-    vocab_size: int | None = _data(
+    tokenizer: str = _option("bpe", "kind of tokenizer", Words(KINDS))
+    vocab_size: int | None = _option(
         None, "maximum size of a vocabulary (default: depends on the corpus, 8,000 to 32,000)"
     )
-    separate: bool = _data(False, "learn a vocabulary for each side instead of one for both")
-    sampling: float = _data(0.0, "subword sampling: share of BPE merges left out", RATE)
-    samples: int = _data(10, "with subword sampling, number of differently split copies of the corpus")
-    batch_tokens: int | None = _data(
+    separate: bool = _option(False, "learn a vocabulary for each side instead of one for both")
+    sampling: float = _option(0.0, "subword sampling: share of BPE merges left out", RATE)
+    samples: int = _option(10, "with subword sampling, number of differently split copies of the corpus")
+    batch_tokens: int | None = _option(
         None, "maximum tokens per batch and side, counting padding (default: depends on the corpus)"
     )
-    num_shapes: int | None = _data(
+    num_shapes: int | None = _option(
         None, "maximum number of batch shapes; XLA compiles each (default: depends on the machine)"
     )
 
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """Options of the model: arguments of its classes, whose defaults they take if they and its size are None."""
+
     model: str = _option(
-        "model",
         "transformer",
         f"kind of model. {'; '.join(f'{name}: {model.about}' for name, model in MODELS.items())}",
         Words(MODELS),
     )
-    preset: str = _option("model", "tiny", f"model size. {_SIZES}", Words(PRESETS))
+    preset: str = _option("tiny", f"model size. {_SIZES}", Words(PRESETS))
     num_layers: int | None = _model("number of encoder blocks or layers")
     num_decoder_layers: int | None = _model("number of decoder blocks or layers, if different")
     model_dim: int | None = _model("width of the model, or only of its embeddings if it has units")
@@ -140,9 +133,7 @@ class Recipe:
     positions: str | None = _model("position scheme", Words("layers.positions.ENCODINGS", "layers.positions.SCHEMES"))
     positions_in: str | None = _model("where absolute positions enter", Words("layers.stacks.PLACES"))
     positions_combine: str | None = _model("how they join the features", Words("layers.positions.COMBINATIONS"))
-    max_length: int = _option(
-        "model", 512, "maximum tokens per text, including the end token; longer pairs are left out"
-    )
+    max_length: int = _option(512, "maximum tokens per text, including the end token; longer pairs are left out")
     norm: str | None = _model("kind of normalization", Words("layers.blocks.NORMS"))
     norm_first: bool | None = _model(
         "normalize before each sublayer (pre-norm) instead of after it; on in all recipes but paper"
@@ -161,46 +152,65 @@ class Recipe:
     embedding_norm: bool | None = _model("normalize embeddings, after positions have joined them")
     packed: bool | None = _model("put several pairs into each row, to waste less on padding")
 
-    start_from: str | None = _training(
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """Options of training."""
+
+    start_from: str | None = _option(
         None,
         "folder of a trained or imported translator to start from, instead of new weights; it decides on tokenizers "
         "and on all options of the model but dropout and precision",
     )
-    steps: int | None = _training(
-        None, "number of updates, rounded up to whole epochs (default: depends on the corpus)"
-    )
-    passes: int | None = _training(None, "number of passes over the texts, if the steps are not given")
-    steps_per_epoch: int | None = _training(None, "updates between checkpoints (default: one pass, at most 1,000)")
-    save_minutes: float = _training(3.0, "how often the state is saved between checkpoints", ABOVE_0)
-    learning_rate: float | None = _training(
+    steps: int | None = _option(None, "number of updates, rounded up to whole epochs (default: depends on the corpus)")
+    passes: int | None = _option(None, "number of passes over the texts, if the steps are not given")
+    steps_per_epoch: int | None = _option(None, "updates between checkpoints (default: one pass, at most 1,000)")
+    save_minutes: float = _option(3.0, "how often the state is saved between checkpoints", ABOVE_0)
+    learning_rate: float | None = _option(
         None, "peak learning rate (default: depends on the width, 0.002 for tiny)", ABOVE_0
     )
-    warmup_steps: int | None = _training(None, "updates until the peak (default: a tenth of all, from 100 to 4,000)")
-    schedule: str = _training(
-        "cosine", "how the learning rate falls after its peak", Words("training.losses.SCHEDULES")
-    )
-    smoothing: float = _training(0.1, "label smoothing", RATE)
-    r_drop: float = _training(0.0, "weight of R-Drop, which doubles the work of a step")
-    clipnorm: float | None = _training(None, "clip gradients to this norm (default: none)", ABOVE_0)
-    accumulate: int = _training(1, "number of batches per update")
-    ema: float | None = _training(
+    warmup_steps: int | None = _option(None, "updates until the peak (default: a tenth of all, from 100 to 4,000)")
+    schedule: str = _option("cosine", "how the learning rate falls after its peak", Words("training.losses.SCHEDULES"))
+    smoothing: float = _option(0.1, "label smoothing", RATE)
+    r_drop: float = _option(0.0, "weight of R-Drop, which doubles the work of a step")
+    clipnorm: float | None = _option(None, "clip gradients to this norm (default: none)", ABOVE_0)
+    accumulate: int = _option(1, "number of batches per update")
+    ema: float | None = _option(
         None, "keep a moving average of the weights with this momentum, and use it as the result", RATE
     )
-    average: int = _training(1, "average this many of the last checkpoints for the result")
-    patience: int | None = _training(None, "stop after this many epochs without a better validation loss")
-    bleu: int | None = _training(None, "translate this many validation texts after each epoch, and log BLEU and chrF")
-    precision: str = _training("float32", "training precision", Words(("float32", "mixed_bfloat16", "mixed_float16")))
-    jit_compile: bool | None = _training(None, "compile with XLA (default: where that is faster)")
-    devices: str = _training(
+    average: int = _option(1, "average this many of the last checkpoints for the result")
+    patience: int | None = _option(None, "stop after this many epochs without a better validation loss")
+    bleu: int | None = _option(None, "translate this many validation texts after each epoch, and log BLEU and chrF")
+    precision: str = _option("float32", "training precision", Words(("float32", "mixed_bfloat16", "mixed_float16")))
+    jit_compile: bool | None = _option(None, "compile with XLA (default: where that is faster)")
+    devices: str = _option(
         "1",
         'number of devices that train together, on all hosts, or "all"; each gets a share of the rows',
         DEVICES,
     )
-    model_parallel: int = _training(
+    model_parallel: int = _option(
         1, "number of devices that share one copy of the weights, for models too large for one; JAX only"
     )
-    seed: int = _training(1, "seed of weights, dropout, batch order and subword sampling", FROM_0)
-    verbose: int = _training(1, "0: silent; 1: progress bar, on a terminal; 2: one line per epoch", Words((0, 1, 2)))
+    seed: int = _option(1, "seed of weights, dropout, batch order and subword sampling", FROM_0)
+    verbose: int = _option(1, "0: silent; 1: progress bar, on a terminal; 2: one line per epoch", Words((0, 1, 2)))
+
+
+GROUPS = {"data": DataOptions, "model": ModelOptions, "training": TrainingOptions}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe(TrainingOptions, ModelOptions, DataOptions):  # whose fields come in the order of GROUPS
+    """The options of `keras_tfm.train`; `keras-tfm train --help` describes them.
+
+    A model option that is None takes the preset's value, or else the model's default. Any other option that is None is
+    chosen to suit the texts and the machine.
+
+    >>> Recipe(preset="small", dropout=0.2).dropout
+    0.2
+    >>> Recipe(norm="batch")
+    Traceback (most recent call last):
+    keras_tfm.common.arguments.UserError: `norm` must be one of ['layer', 'rms']. Received: norm='batch'
+    """
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
@@ -226,8 +236,8 @@ class Recipe:
         return {name: value for name, value in self._given_model_options().items() if name in options}
 
     def _given_model_options(self):
-        names = [field.name for field in dataclasses.fields(self) if field.metadata["group"] == "model"]
-        return {name: getattr(self, name) for name in names[2:] if getattr(self, name) is not None}
+        _, _, *names = [field.name for field in dataclasses.fields(ModelOptions)]  # without its kind and its size
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
 def kind(field):
@@ -292,8 +302,9 @@ def resolve(recipe, **changes):
     0.2
     """
     recipe = recipe if isinstance(recipe, Recipe) else RECIPES[one_of("recipe", recipe, RECIPES)]
+    names = [field.name for field in dataclasses.fields(Recipe)]
     for name in changes:
-        one_of("option", name, [field.name for field in dataclasses.fields(Recipe)])
+        check(name, changes[name], name in names, f"an option of a recipe{closest(name, names)}")
     model = one_of("model", changes.get("model", recipe.model), MODELS)
     if model != recipe.model:
         absent = {*MODELS[recipe.model].options} - {*MODELS[model].options, "max_length"}

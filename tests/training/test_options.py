@@ -20,12 +20,11 @@ from keras_tfm.layers.scores import SCORES, dot
 from keras_tfm.models.sizes import MODELS, PRESETS
 from keras_tfm.text import KINDS, ByteTokenizer, Kind
 from keras_tfm.text.base import TOKENIZERS
-from keras_tfm.training.options import CHANGEABLE, RECIPES, Recipe, description, resolve
+from keras_tfm.training.options import CHANGEABLE, GROUPS, RECIPES, ModelOptions, Recipe, description, resolve
 
 pytestmark = once
 FIELDS = {field.name: field for field in dataclasses.fields(Recipe)}
-MODEL = {name: field for name, field in FIELDS.items() if field.metadata["group"] == "model"}
-MODEL = {name: field for name, field in MODEL.items() if name not in ("model", "preset")}
+MODEL = {field.name: field for field in dataclasses.fields(ModelOptions) if field.name not in ("model", "preset")}
 
 
 def parameters(model="transformer"):
@@ -135,7 +134,7 @@ def test_one_module_lists_the_words_of_a_table(words):
         ({"units": 8}, "`units` must be left out for model='transformer', which has no such option. Received: units=8"),
         ({"model": "gnmt", "preset": "deep"}, r"`preset` must be one of \['tiny', 'small', 'base'\]"),
         ({"model": "lstm"}, "`model` must be one of .* Received: model='lstm'"),
-        ({"layers": 3}, "`option` must be one of .* Received: option='layers'"),
+        ({"layers": 3}, "`layers` must be an option of a recipe; did you mean num_layers.. Received: layers=3$"),
     ],
 )
 def test_wrong_options_are_refused(options, message):
@@ -186,6 +185,13 @@ def test_changes_replace_options_of_a_recipe(word):
     assert recipe.model_options["dropout"] == 0.25 and "preset" not in recipe.model_options
     with pytest.raises(ValueError, match="`recipe` must be one of"):
         resolve("secret")
+
+
+def test_a_recipe_is_its_three_parts_in_one():
+    parts = [field.name for part in GROUPS.values() for field in dataclasses.fields(part)]
+    assert parts == [*FIELDS] and len({*parts}) == len(parts)
+    for part in GROUPS.values():
+        assert {name: value for name, value in vars(Recipe()).items() if name in vars(part())} == vars(part())
 
 
 def test_what_may_change_are_options():
