@@ -78,8 +78,8 @@ def run(argv, prepare=lambda: None):
         full = "; what was written before is intact: make room and run the same command again"
         what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
         sys.exit(f"keras-tfm: error: {what}{full if error.errno == errno.ENOSPC else ''}")
-    except (UserError, FloatingPointError) as error:
-        sys.exit(f"keras-tfm: error: {flags.in_terms_of_flags(str(error), name)}")
+    except UserError as error:
+        sys.exit(f"keras-tfm: error: {error.naming(flags.names(name))}")
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in extras.PACKAGES:

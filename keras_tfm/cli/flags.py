@@ -3,7 +3,6 @@
 import argparse
 import dataclasses
 import pathlib
-import re
 
 import keras_tfm
 from keras_tfm.artifacts import FORMATS
@@ -148,7 +147,7 @@ def parse(argv):
     namespace, unknown = _parser().parse_known_args([_underscored(word) for word in argv])
     arguments = vars(namespace)
     if unknown:
-        hint = closest(unknown[0], [f"--{name}" for name in names(arguments["command"])])
+        hint = closest(unknown[0].partition("=")[0], names(arguments["command"]).values())
         Parser(prog=f"keras-tfm {arguments['command']}").error(f"unknown arguments: {' '.join(unknown)}{hint}")
     if arguments["command"] == "train":
         changes = {"tokenizer": "char"} if arguments["task"] else {}
@@ -156,26 +155,22 @@ def parse(argv):
         try:
             arguments["recipe"] = resolve(arguments["recipe"], **changes)
         except UserError as error:
-            Parser(prog="keras-tfm train").error(in_terms_of_flags(str(error)))
+            Parser(prog="keras-tfm train").error(error.naming(names("train")))
     return arguments
 
 
 def names(command):
-    """The names of the flags of a command."""
-    flags = [*ARGUMENTS[command], *(DECODING if command in DECODES else ())]
-    flags = [flag.removeprefix("--") for flag in flags if flag.startswith("--")]
-    return [*flags, *{"train": OPTIONS, "serve": SERVING}.get(command, ())]
+    """What a command calls the arguments of the library: name → flag, or name of a positional argument.
 
-
-def in_terms_of_flags(message, command="train"):
-    """An error message of the library, with the flags of a command for the arguments that they set.
-
-    >>> in_terms_of_flags("`steps` must be a positive integer. Received: steps=0")
-    '--steps must be a positive integer. Received: steps=0'
+    >>> names("translate")["folder"], names("export")["folder"]
+    ('`model`', '--out')
     """
-    flags = {name: f"--{name}" for name in names(command)} | {"valid": "--valid_source", "compare_on": "--texts"}
-    flags["folder"] = "--out" if command in ("train", "export", "import") else "`model`"
-    return re.sub(r"`(\w+)`", lambda match: flags.get(match[1], match[0]), message)
+    flags = [*ARGUMENTS[command], *(DECODING if command in DECODES else ())]
+    flags += [f"--{name}" for name in {"train": OPTIONS, "serve": SERVING}.get(command, ())]
+    flags = {flag.removeprefix("--"): flag for flag in flags if flag.startswith("--")}
+    others = {"valid": "valid_source", "compare_on": "texts"}
+    others |= {"folder": "out"} if command in ("train", "export", "import") else {}
+    return {"folder": "`model`"} | flags | {name: flags[flag] for name, flag in others.items() if flag in flags}
 
 
 def _underscored(word):

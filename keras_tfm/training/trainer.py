@@ -116,7 +116,7 @@ def _translator_of(folder):
     try:
         return Translator.load(folder) if folder else None
     except UserError as error:
-        raise UserError(str(error).replace("`folder`", "`start_from`")) from error
+        raise UserError(error.naming({"folder": "`start_from`"})) from error
 
 
 def _fit(paths, prepared, given, valid, say):
