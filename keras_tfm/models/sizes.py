@@ -6,7 +6,7 @@ from keras_tfm.common import source
 from keras_tfm.common.arguments import one_of
 
 # `base` and `big` are those of https://arxiv.org/abs/1706.03762; `deep` follows https://arxiv.org/abs/2006.10369.
-PRESETS = {
+SIZES = {
     "tiny": {"num_layers": 4, "model_dim": 128, "num_heads": 4, "ff_dim": 256},
     "small": {"num_layers": 6, "model_dim": 256, "num_heads": 4, "ff_dim": 1024},
     "base": {"num_layers": 6, "model_dim": 512, "num_heads": 8, "ff_dim": 2048},
@@ -22,7 +22,7 @@ class Model(typing.NamedTuple):
 
     about: str
     classes: tuple  # whose arguments are its options, as for `source.parameters`
-    presets: dict
+    sizes: dict
     defaults: dict = {}  # that differ from those of the classes
     without: tuple = ()  # arguments that are not its options
 
@@ -38,9 +38,9 @@ _ATTENTIVE = {"attention": "bahdanau", "bidirectional_layers": 1}
 _BLOCKS = ("layers.attention.MultiHeadAttention", "layers.attention.MultiHeadSelfAttention")
 _BLOCKS += ("layers.blocks.TransformerEncoderBlock", "layers.stacks.TransformerEncoder")
 _CONVOLUTIONS = "models.convolutional.Convolutional"
-# The presets of older models have about as many weights as the Transformer's of the same name.
+# The sizes of older models have about as many weights as the Transformer's of the same name.
 MODELS = {
-    "transformer": Model("attention alone", (*_BLOCKS, "models.transformers.Transformer"), PRESETS),
+    "transformer": Model("attention alone", (*_BLOCKS, "models.transformers.Transformer"), SIZES),
     "rnn": Model(
         "one vector for the whole source",
         ("models.recurrent.Recurrent",),
@@ -92,7 +92,7 @@ MODELS = {
 }
 
 
-def sizes(model, preset):
-    """The defaults of a kind of model, with the options of a preset unless that is None."""
-    one_of("preset", preset, (None, *MODELS[model].presets))
-    return MODELS[model].defaults | MODELS[model].presets.get(preset, {})
+def sizes(model, size):
+    """The defaults of a kind of model, with the options of a size unless that is None."""
+    one_of("size", size, (None, *MODELS[model].sizes))
+    return MODELS[model].defaults | MODELS[model].sizes.get(size, {})

@@ -10,7 +10,7 @@ import typing
 
 from keras_tfm.common import source
 from keras_tfm.common.arguments import check, closest, one_of
-from keras_tfm.models.sizes import MODELS, PRESETS
+from keras_tfm.models.sizes import MODELS, SIZES
 from keras_tfm.text.subwords import KINDS
 
 PRE_TRANSFORMER_DEFAULTS = {
@@ -79,7 +79,7 @@ _model = functools.partial(_option, None)
 _SIZES = "; ".join(
     f"{name}: {sizes['num_layers']}+{sizes.get('num_decoder_layers', sizes['num_layers'])} layers of "
     f"width {sizes['model_dim']}"
-    for name, sizes in PRESETS.items()
+    for name, sizes in SIZES.items()
 )
 
 
@@ -114,7 +114,7 @@ class ModelOptions:
         f"kind of model. {'; '.join(f'{name}: {model.about}' for name, model in MODELS.items())}",
         Words(MODELS),
     )
-    preset: str = _option("tiny", f"model size. {_SIZES}", Words(PRESETS))
+    size: str = _option("tiny", f"model size. {_SIZES}", Words(SIZES))
     num_layers: int | None = _model("number of encoder blocks or layers")
     num_decoder_layers: int | None = _model("number of decoder blocks or layers, if different")
     model_dim: int | None = _model("width of the model, or only of its embeddings if it has units")
@@ -202,10 +202,10 @@ GROUPS = {"data": DataOptions, "model": ModelOptions, "training": TrainingOption
 class Recipe(TrainingOptions, ModelOptions, DataOptions):  # whose fields come in the order of GROUPS
     """The options of `keras_tfm.train`; `keras-tfm train --help` describes them.
 
-    A model option that is None takes the preset's value, or else the model's default. Any other option that is None is
+    A model option that is None takes the size's value, or else the model's default. Any other option that is None is
     chosen to suit the texts and the machine.
 
-    >>> Recipe(preset="small", dropout=0.2).dropout
+    >>> Recipe(size="small", dropout=0.2).dropout
     0.2
     >>> Recipe(norm="batch")
     Traceback (most recent call last):
@@ -217,7 +217,7 @@ class Recipe(TrainingOptions, ModelOptions, DataOptions):  # whose fields come i
             value, allowed = getattr(self, field.name), field.metadata["allowed"] or RULE_OF[kind(field)]
             if value is not None or field.default is not None:
                 check(field.name, value, allowed.holds(value), allowed.text)
-        one_of("preset", self.preset, MODELS[self.model].presets)
+        one_of("size", self.size, MODELS[self.model].sizes)
         for name, value in self._given_model_options().items():
             rule = f"left out for model={self.model!r}, which has no such option"
             check(name, value, name in MODELS[self.model].options or name == "max_length", rule)
@@ -231,7 +231,7 @@ class Recipe(TrainingOptions, ModelOptions, DataOptions):  # whose fields come i
 
     @property
     def model_options(self):
-        """Arguments of the function that builds the model, without those left to the preset or to the model."""
+        """Arguments of the function that builds the model, without those left to the size or to the model."""
         options = MODELS[self.model].options
         return {name: value for name, value in self._given_model_options().items() if name in options}
 
@@ -252,7 +252,7 @@ def description(field):
     'rnn, rnn_attention, gnmt: kind of recurrent layer (default: lstm)'
     """
     having = {name: _word(model.options[field.name]) for name, model in MODELS.items() if field.name in model.options}
-    defaults = {} if field.name in PRESETS["tiny"] else having
+    defaults = {} if field.name in SIZES["tiny"] else having
     if field.default is not None or not having:
         defaults = {"": _word(field.default)}
     first, *others = dict.fromkeys(defaults.values()) or ["None"]
@@ -275,7 +275,7 @@ RECIPES = {
     # best on Multi30k, 29,000 short pairs: see benchmarks/multi30k.py
     "small_corpus": Recipe(**_SMALL_CORPUS),
     # https://arxiv.org/abs/1706.03762
-    "paper": Recipe(preset="base", schedule="inverse_sqrt", warmup_steps=4000, average=5),
+    "paper": Recipe(size="base", schedule="inverse_sqrt", warmup_steps=4000, average=5),
 }
 
 
@@ -283,7 +283,7 @@ def differences(recipe):
     """What a recipe changes, in words.
 
     >>> print(*differences(RECIPES["paper"]))
-    preset=base warmup_steps=4000 schedule=inverse_sqrt average=5
+    size=base warmup_steps=4000 schedule=inverse_sqrt average=5
     """
     defaults = dataclasses.asdict(Recipe())
     return [f"{name}={value}" for name, value in dataclasses.asdict(recipe).items() if value != defaults[name]]

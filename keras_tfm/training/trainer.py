@@ -214,7 +214,7 @@ def make_tokenizers(run, pairs, texts, recipe):
 def new_model(recipe, tokenizers):
     """A model with new weights."""
     sizes = dict(zip(("vocab_size", "target_vocab_size"), [each.vocab_size for each in tokenizers], strict=False))
-    return BUILDERS[recipe.model](preset=recipe.preset, dtype=recipe.precision, **sizes, **recipe.model_options)
+    return BUILDERS[recipe.model](size=recipe.size, dtype=recipe.precision, **sizes, **recipe.model_options)
 
 
 def copy_model(translator, recipe):
@@ -250,7 +250,7 @@ def resolve_schedule(recipe, steps_per_pass, encoded, start=None):
     steps = recipe.steps or steps_per_pass * (recipe.passes or _below(PASSES, len(encoded.targets.tokens)))
     epochs = -(-steps // (recipe.steps_per_epoch or min(steps_per_pass, MOST_STEPS)))
     per_epoch = min(recipe.steps_per_epoch or -(-steps // epochs), steps)
-    width = recipe.model_dim or MODELS[recipe.model].presets[recipe.preset]["model_dim"]
+    width = recipe.model_dim or MODELS[recipe.model].sizes[recipe.size]["model_dim"]
     width, share = (
         (width, 1) if start is None else (start.models[0].arguments["model_dim"], FINETUNE_LEARNING_RATE_SCALE)
     )

@@ -17,14 +17,14 @@ from keras_tfm.data.tasks import reverse
 from keras_tfm.layers.attention import HEADS
 from keras_tfm.layers.blocks import GATES, NORMS
 from keras_tfm.layers.scores import SCORES, dot
-from keras_tfm.models.sizes import MODELS, PRESETS
+from keras_tfm.models.sizes import MODELS, SIZES
 from keras_tfm.text import KINDS, ByteTokenizer, Kind
 from keras_tfm.text.base import TOKENIZERS
 from keras_tfm.training.options import CHANGEABLE, GROUPS, RECIPES, ModelOptions, Recipe, description, resolve
 
 pytestmark = once
 FIELDS = {field.name: field for field in dataclasses.fields(Recipe)}
-MODEL = {field.name: field for field in dataclasses.fields(ModelOptions) if field.name not in ("model", "preset")}
+MODEL = {field.name: field for field in dataclasses.fields(ModelOptions) if field.name not in ("model", "size")}
 
 
 def parameters(model="transformer"):
@@ -46,7 +46,7 @@ def test_model_options_are_the_arguments_of_the_builder_and_of_its_layers(model)
     others = {"name", "dtype", "options", "kwargs", "vocab_size", "target_vocab_size", "causal"}
     others |= {"attention", "num_heads", "score"} if model == "rnn" else set()
     assert {*parameters(model)} - others == {*MODELS[model].options}
-    assert {*MODELS[model].options} <= {*MODEL} and {"tiny", "small", "base"} <= {*MODELS[model].presets}
+    assert {*MODELS[model].options} <= {*MODEL} and {"tiny", "small", "base"} <= {*MODELS[model].sizes}
 
 
 def test_each_model_option_is_one_of_some_model():
@@ -86,7 +86,7 @@ def test_defaults_in_help_texts_are_those_of_the_model():
         elif said:
             assert said[1] == {"True": "yes", "False": "no"}.get(str(default), str(default)), name
         else:
-            assert not default or name in PRESETS["tiny"], name
+            assert not default or name in SIZES["tiny"], name
     assert "(default: scaled_dot; additive for rnn_attention, gnmt)" in description(FIELDS["score"])
     assert all(gate in description(FIELDS["activation"]) for gate in GATES)
 
@@ -132,7 +132,7 @@ def test_one_module_lists_the_words_of_a_table(words):
             "`norm_first` must be left out for model='rnn', which has no such option",
         ),
         ({"units": 8}, "`units` must be left out for model='transformer', which has no such option. Received: units=8"),
-        ({"model": "gnmt", "preset": "deep"}, r"`preset` must be one of \['tiny', 'small', 'base'\]"),
+        ({"model": "gnmt", "size": "deep"}, r"`size` must be one of \['tiny', 'small', 'base'\]"),
         ({"model": "lstm"}, "`model` must be one of .* Received: model='lstm'"),
         ({"layers": 3}, "`layers` must be an option of a recipe; did you mean num_layers.. Received: layers=3$"),
     ],
@@ -182,7 +182,7 @@ def test_a_tokenizer_from_outside_is_an_option(tmp_path, capsys, monkeypatch):
 def test_changes_replace_options_of_a_recipe(word):
     recipe = resolve(word, dropout=0.25)
     assert recipe == dataclasses.replace(RECIPES[word], dropout=0.25) == resolve(RECIPES[word], dropout=0.25)
-    assert recipe.model_options["dropout"] == 0.25 and "preset" not in recipe.model_options
+    assert recipe.model_options["dropout"] == 0.25 and "size" not in recipe.model_options
     with pytest.raises(ValueError, match="`recipe` must be one of"):
         resolve("secret")
 

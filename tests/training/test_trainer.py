@@ -289,7 +289,7 @@ def test_defaults_suit_the_texts_and_the_machine(accelerated):
         assert None not in [getattr(found[-1], name) for name in trainer.CHOSEN]
     sizes, steps = ([getattr(options, name) for options in found] for name in ("batch_tokens", "steps"))
     assert sizes == sorted(sizes) and steps == sorted(steps) and sizes[0] >= (4096 if accelerated else 1024)
-    wide = trainer.resolve_schedule(dataclasses.replace(options, preset="big"), 100, encoded)
+    wide = trainer.resolve_schedule(dataclasses.replace(options, size="big"), 100, encoded)
     assert wide.learning_rate < found[0].learning_rate
     short = trainer.resolve_schedule(dataclasses.replace(options, steps=60), 38, encoded)
     assert (short.steps, short.steps_per_epoch) == (60, 30)  # rather than two whole passes
