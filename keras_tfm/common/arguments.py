@@ -49,9 +49,9 @@ def closest(name, names):
     """A question whether another name was meant, or nothing if none is like it.
 
     >>> closest("num_layer", ["num_heads", "num_layers"])
-    '; did you mean num_layers?'
+    ' (did you mean num_layers?)'
     """
-    return "".join(f"; did you mean {match}?" for match in difflib.get_close_matches(name, names, n=1))
+    return "".join(f" (did you mean {match}?)" for match in difflib.get_close_matches(name, names, n=1))
 
 
 def positive(name, value, optional=False):

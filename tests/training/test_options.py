@@ -134,7 +134,7 @@ def test_one_module_lists_the_words_of_a_table(words):
         ({"units": 8}, "`units` must be left out for model='transformer', which has no such option. Received: units=8"),
         ({"model": "gnmt", "size": "deep"}, r"`size` must be one of \['tiny', 'small', 'base'\]"),
         ({"model": "lstm"}, "`model` must be one of .* Received: model='lstm'"),
-        ({"layers": 3}, "`layers` must be an option of a recipe; did you mean num_layers.. Received: layers=3$"),
+        ({"layers": 3}, r"`layers` must be an option of a recipe \(did you mean num_layers.\). Received: layers=3$"),
     ],
 )
 def test_wrong_options_are_refused(options, message):
