@@ -6,7 +6,7 @@ python benchmarks/batching.py DATA [--backends tensorflow jax] [--batch_tokens 4
     bucketed    `BucketedBatches` with as many shapes as `keras-tfm train` uses on this machine
     packed      `PackedBatches`, several pairs in a row, and a model with `packed=True`
 
-DATA contains `tok/` of Multi30k, English→German. All train the tiny preset with dropout 0.1, label smoothing 0.1 and
+DATA contains `tok/` of Multi30k, English→German. All train the tiny size with dropout 0.1, label smoothing 0.1 and
 Adam, on batches of at most `--batch_tokens` tokens per side, counting padding, in the order of an epoch. A turn is as
 many batches as it takes to train on `--turn_tokens` target tokens that are not padding; only those count. Each kind
 is a process of its own, and they take turns. Every shape is compiled before the first turn: "s to compile" is the time
@@ -116,7 +116,7 @@ def serve(kind, folder, batch_tokens):
         batches = PackedBatches(pairs, batch_tokens)
     else:
         batches = BucketedBatches(pairs, batch_tokens, num_shapes=1 if kind == "padded" else here.shapes)
-    model = transformer(VOCABULARY, preset="tiny", dropout=0.1, packed=kind == "packed")
+    model = transformer(VOCABULARY, size="tiny", dropout=0.1, packed=kind == "packed")
     model.compile(keras.optimizers.Adam(1e-4), SmoothedCrossentropy(0.1), jit_compile=here.jit_compile)
     compilations = turns.compilations(model)
 

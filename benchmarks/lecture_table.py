@@ -30,7 +30,7 @@ SYSTEMS = {
     "ByteNet": "--model bytenet",
     "ConvS2S": "--model conv",
     "Transformer, tiny": "",
-    "Transformer, small": "--preset small",
+    "Transformer, small": "--size small",
 }
 BPE = {f"BPE, {size:,}": f"--tokenizer bpe --vocab_size {size}" for size in (500, 2000, 6000, 12_000)}
 WORDS = {f"words, {size:,}": f"--tokenizer word --vocab_size {size}" for size in (500, 2000, 6000, 12_000, 30_000)}

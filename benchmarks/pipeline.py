@@ -3,7 +3,7 @@
 python benchmarks/pipeline.py DATA [--steps 8]      KERAS_BACKEND selects the backend
 
 DATA contains `tok/` of Multi30k. Prints the number of pairs encoded per second; for each kind of batches, the share of
-padding and the target tokens served per second; and the target tokens per second of `fit` with the tiny preset.
+padding and the target tokens served per second; and the target tokens per second of `fit` with the tiny size.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def main():
             batches = make(pairs)
             print(f"| {name} | {padding_share(batches):.1%} | {served(batches):,.0f} |")
         tokens = trained(pairs, tokenizer, options.steps)
-    print(f"\n`fit` of the tiny preset on {keras.backend.backend()}: {tokens:,.0f} tokens/s")
+    print(f"\n`fit` of the tiny size on {keras.backend.backend()}: {tokens:,.0f} tokens/s")
 
 
 def padding_share(batches):
@@ -66,7 +66,7 @@ def served(batches):
 def trained(pairs, tokenizer, steps):
     """Target tokens per second of training, after compilation."""
     batches = BucketedBatches(pairs, 4096, num_shapes=1)
-    model = transformer(tokenizer.vocab_size, preset="tiny")
+    model = transformer(tokenizer.vocab_size, size="tiny")
     model.compile("adam", training.SmoothedCrossentropy())
     speed = training.TokensPerSecond(batches.mean_tokens())
     model.fit(batches.repeat(), steps_per_epoch=steps + 1, shuffle=False, callbacks=[speed])

@@ -5,7 +5,7 @@ import re
 
 import griffe
 
-from keras_tfm.training.options import Recipe
+from keras_tfm.training.options import GROUPS, Words, description
 
 SECTION = re.compile(r"(Args|Call arguments|Attributes|Returns|Signatures):")
 ITEM = re.compile(r"    ((?:\*{0,2}\w+(?:, )?)+): (.*)")
@@ -31,12 +31,13 @@ def markdown(docstring):
 
 
 def options():
-    """A table of the options of `Recipe`."""
-    yield "\n\n| option | default | |\n| --- | --- | --- |"
-    for field in dataclasses.fields(Recipe):
-        text, allowed = field.metadata["help"], field.metadata["allowed"]
-        words = f": {', '.join(f'`{word!r}`' for word in allowed)}" if isinstance(allowed, tuple) else ""
-        yield f"| `{field.name}` | `{field.default!r}` | {text}{words} |"
+    """Tables of the options of `Recipe`."""
+    for group, options in GROUPS.items():
+        yield f"\n\n| {group} | default | |\n| --- | --- | --- |"
+        for field in dataclasses.fields(options):
+            allowed = field.metadata["allowed"]
+            words = f": {', '.join(f'`{word!r}`' for word in allowed)}" if isinstance(allowed, Words) else ""
+            yield f"| `{field.name}` | `{field.default!r}` | {description(field)}{words} |"
 
 
 def described(module):

@@ -18,7 +18,7 @@ from keras_tfm.training import evaluation
 
 SAME = {"steps_per_epoch": 40, "learning_rate": 0.001, "batch_tokens": 2400, "num_shapes": 1}
 SAME |= {"max_length": 48, "smoothing": 0.0, "verbose": 2}
-NEW = {"tokenizer": "char", "preset": "tiny"}
+NEW = {"tokenizer": "char", "size": "tiny"}
 
 
 def report(name, translator, tests):

@@ -42,7 +42,7 @@ class Translator:
 
     >>> from keras_tfm.models import transformer
     >>> tokenizer = text.ByteTokenizer()
-    >>> translator = Translator(transformer(tokenizer.vocab_size, preset="tiny"), tokenizer, beams=2)
+    >>> translator = Translator(transformer(tokenizer.vocab_size, size="tiny"), tokenizer, beams=2)
     >>> len(translator(["one text", "", "and another"]))
     3
     """

@@ -22,6 +22,7 @@ from keras_tfm.common.progress import Progress
 from keras_tfm.data.tasks import TASKS
 from keras_tfm.export import runners
 from keras_tfm.runtimes import processes
+from keras_tfm.text import KINDS
 
 CHUNK = 512  # lines that are translated and written together
 FEW = 64  # up to this many lines are translated sooner by a program that XLA has not optimized
@@ -77,8 +78,8 @@ def run(argv, prepare=lambda: None):
         full = "; what was written before is intact: make room and run the same command again"
         what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
         sys.exit(f"keras-tfm: error: {what}{full if error.errno == errno.ENOSPC else ''}")
-    except (UserError, FloatingPointError) as error:
-        sys.exit(f"keras-tfm: error: {flags.in_terms_of_flags(str(error), name)}")
+    except UserError as error:
+        sys.exit(f"keras-tfm: error: {error.naming(flags.names(name))}")
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in extras.PACKAGES:
@@ -118,8 +119,8 @@ def train(out, recipe, source, target, valid_source, valid_target, task, num_exa
     if out.is_dir() and processes.expected() == 1:
         with files.locked(out):
             pass  # if another process trains in it, the error comes now rather than after importing Keras
-    needed = {"sentencepiece": recipe.tokenizer != "bytes", "sacrebleu": recipe.bleu, "babel": task == "dates"}
-    extras.require(*(name for name, needs in needed.items() if needs))
+    needed = {"sacrebleu": recipe.bleu, "babel": task == "dates"}
+    extras.require(*KINDS[recipe.tokenizer].packages, *(name for name, needs in needed.items() if needs))
     if task:
         pairs, valid = TASKS[task](num_examples), TASKS[task](1000, "valid")
     else:

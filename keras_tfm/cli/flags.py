@@ -3,16 +3,15 @@
 import argparse
 import dataclasses
 import pathlib
-import re
 
 import keras_tfm
 from keras_tfm.artifacts import FORMATS
-from keras_tfm.common.arguments import UserError
+from keras_tfm.common.arguments import UserError, closest
 from keras_tfm.common.extras import BACKENDS
 from keras_tfm.data.tasks import TASKS
 from keras_tfm.export.runners import MIN_AGREEMENT
 from keras_tfm.serving import Settings
-from keras_tfm.training.options import RECIPES, Recipe, kind, resolve
+from keras_tfm.training.options import GROUPS, RECIPES, Recipe, Words, description, differences, kind, resolve
 
 
 def positive(text):
@@ -54,7 +53,7 @@ ARGUMENTS = {
         "--recipe": {
             "choices": tuple(RECIPES),
             "default": "default",
-            "help": "default; quick (1,500 steps); small_corpus (slow, best on 29,000 pairs); paper (base model)",
+            "help": "; ".join(f"{name}: {', '.join(differences(RECIPES[name]))}" for name in RECIPES),
         },
         "--out": {**PATH, "default": "runs/latest", "help": "folder of the run (default: %(default)s)"},
         "--source": {**PATH, "help": "text file, one text per line, plain or .gz; or a .tsv with both texts"},
@@ -148,29 +147,30 @@ def parse(argv):
     namespace, unknown = _parser().parse_known_args([_underscored(word) for word in argv])
     arguments = vars(namespace)
     if unknown:
-        Parser(prog=f"keras-tfm {arguments['command']}").error(f"unknown arguments: {' '.join(unknown)}")
+        hint = closest(unknown[0].partition("=")[0], names(arguments["command"]).values())
+        Parser(prog=f"keras-tfm {arguments['command']}").error(f"unknown arguments: {' '.join(unknown)}{hint}")
     if arguments["command"] == "train":
         changes = {"tokenizer": "char"} if arguments["task"] else {}
         changes |= {name: arguments.pop(name) for name in OPTIONS if name in arguments}
         try:
             arguments["recipe"] = resolve(arguments["recipe"], **changes)
         except UserError as error:
-            Parser(prog="keras-tfm train").error(in_terms_of_flags(str(error)))
+            Parser(prog="keras-tfm train").error(error.naming(names("train")))
     return arguments
 
 
-def in_terms_of_flags(message, command="train"):
-    """An error message of the library, with the flags of a command for the arguments that they set.
+def names(command):
+    """What a command calls the arguments of the library: name → flag, or name of a positional argument.
 
-    >>> in_terms_of_flags("`steps` must be a positive integer. Received: steps=0")
-    '--steps must be a positive integer. Received: steps=0'
+    >>> names("translate")["folder"], names("export")["folder"]
+    ('`model`', '--out')
     """
     flags = [*ARGUMENTS[command], *(DECODING if command in DECODES else ())]
-    names = [flag.removeprefix("--") for flag in flags if flag.startswith("--")]
-    names += {"train": OPTIONS, "serve": SERVING}.get(command, ())
-    flags = {name: f"--{name}" for name in names} | {"valid": "--valid_source", "compare_on": "--texts"}
-    flags["folder"] = "--out" if command in ("train", "export", "import") else "`model`"
-    return re.sub(r"`(\w+)`", lambda match: flags.get(match[1], match[0]), message)
+    flags += [f"--{name}" for name in {"train": OPTIONS, "serve": SERVING}.get(command, ())]
+    flags = {flag.removeprefix("--"): flag for flag in flags if flag.startswith("--")}
+    others = {"valid": "valid_source", "compare_on": "texts"}
+    others |= {"folder": "out"} if command in ("train", "export", "import") else {}
+    return {"folder": "`model`"} | flags | {name: flags[flag] for name, flag in others.items() if flag in flags}
 
 
 def _underscored(word):
@@ -195,10 +195,11 @@ def _parser():
         if name not in ("export", "info"):  # exports need TensorFlow, and information needs no backend
             command.add_argument("--backend", **BACKEND)
         if name == "train":
-            groups = {group: command.add_argument_group(group) for group in ("data", "model", "training")}
-            for flag, field in OPTIONS.items():
-                also = ["--from"] if flag == "start_from" else []
-                groups[field.metadata["group"]].add_argument(f"--{flag}", *also, **_derived(field))
+            for group, options in GROUPS.items():
+                group = command.add_argument_group(group)
+                for field in dataclasses.fields(options):
+                    also = ["--from"] if field.name == "start_from" else []
+                    group.add_argument(f"--{field.name}", *also, **_derived(field))
         if name == "serve":
             for flag, field in SERVING.items():
                 command.add_argument(f"--{flag}", **_derived(field))
@@ -212,10 +213,8 @@ def _parser():
 
 def _derived(field):
     """The flag of a field. Unless it is given, there is no argument, and the recipe's value is used."""
-    flag = {"default": argparse.SUPPRESS, "help": field.metadata["help"]}
+    flag = {"default": argparse.SUPPRESS, "help": description(field)}
     if kind(field) is bool:
         return {**flag, "action": argparse.BooleanOptionalAction}
-    if field.default is not None:
-        flag["help"] += f" (default: {field.default})"
-    words = field.metadata["allowed"]
-    return {**flag, "type": kind(field), **({"choices": words} if isinstance(words, tuple) else {})}
+    allowed = field.metadata["allowed"]
+    return {**flag, "type": kind(field), **({"choices": [*allowed]} if isinstance(allowed, Words) else {})}

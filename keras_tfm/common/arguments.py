@@ -1,8 +1,36 @@
 """Argument checks. Each error names the argument, says what is allowed and shows what was received."""
 
+import difflib
+
 
 class UserError(ValueError):
-    """A mistake that the caller can correct: the message says how. Any other `ValueError` is a bug of ours."""
+    """A mistake that the caller can correct: the message says how. Any other `ValueError` is a bug of ours.
+
+    Messages quote the arguments that they speak of, so that a command can name its flags instead.
+
+    >>> error = UserError("`max_queue` must be at least `max_texts`. Received: max_queue=9")
+    >>> error.argument
+    'max_queue'
+    >>> error.naming({"max_queue": "--max_queue", "max_texts": "--max_texts"})
+    '--max_queue must be at least --max_texts. Received: max_queue=9'
+    """
+
+    @property
+    def argument(self):
+        """The argument that is wrong, or None if it is something else, such as a file."""
+        before, _, rest = str(self).partition("`")
+        return None if before else rest.partition("`")[0]
+
+    def naming(self, names):
+        """The message, with other names for the arguments that it speaks of."""
+        message = str(self)
+        for name in names:
+            message = message.replace(f"`{name}`", names[name])
+        return message
+
+
+class NotFinite(UserError, FloatingPointError):
+    """Weights or a loss became NaN or infinite."""
 
 
 def check(name, value, fine, rule):
@@ -15,6 +43,15 @@ def check(name, value, fine, rule):
 def one_of(name, value, allowed):
     """Returns `value` if it is one of the `allowed` values."""
     return check(name, value, value in list(allowed), f"one of {list(allowed)}")
+
+
+def closest(name, names):
+    """A question whether another name was meant, or nothing if none is like it.
+
+    >>> closest("num_layer", ["num_heads", "num_layers"])
+    ' (did you mean num_layers?)'
+    """
+    return "".join(f" (did you mean {match}?)" for match in difflib.get_close_matches(name, names, n=1))
 
 
 def positive(name, value, optional=False):

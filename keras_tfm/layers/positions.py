@@ -14,6 +14,7 @@ from keras_tfm.common.arguments import UserError, one_of, positive, positive_num
 from keras_tfm.layers.base import Layer, check_sequence
 
 ENCODINGS = ("sinusoidal", "learned", "index")  # kinds of `PositionalEncoding`
+COMBINATIONS = ("add", "concat")  # how they join the features
 
 
 def sinusoids(positions, dim, max_wavelength=10000.0):
@@ -55,7 +56,7 @@ class PositionalEncoding(Layer):
     ):
         super().__init__(**kwargs)
         self.kind = one_of("kind", kind, ENCODINGS)
-        self.combine = one_of("combine", combine, ("add", "concat"))
+        self.combine = one_of("combine", combine, COMBINATIONS)
         self.max_length = positive("max_length", max_length) if kind == "learned" else max_length
         self.dim = positive("dim", dim, optional=True)
         self.max_wavelength = positive_number("max_wavelength", max_wavelength)

@@ -13,6 +13,8 @@ from keras_tfm.layers.blocks import TransformerDecoderBlock, TransformerEncoderB
 from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.positions import ENCODINGS, SCHEMES, PositionalEncoding
 
+PLACES = ("input", "every_layer")  # where positions that join the features enter
+
 
 class Stack(masks.MaskedLayer):
     """What encoder and decoder share: everything except their options, `build` and `call`."""
@@ -21,7 +23,7 @@ class Stack(masks.MaskedLayer):
         super().__init__(**kwargs)
         self.set_options(options)
         positions = one_of("positions", self.positions, (*ENCODINGS, *SCHEMES))
-        one_of("positions_in", self.positions_in, ("input", "every_layer"))
+        one_of("positions_in", self.positions_in, PLACES)
         policy, numbers = self.dtype_policy, range(positive("num_layers", self.num_layers))
         self.dropout = Dropout(rate("dropout", self.dropout), name=f"{self.name}_dropout", dtype=policy)
         of_block = options_of(block, options) | {"positions": positions if positions in SCHEMES else None}

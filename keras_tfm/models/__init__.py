@@ -12,7 +12,7 @@ __getattr__, __dir__, __all__ = lazy.attach(
         "loading": ("average_checkpoints", "checkpoints", "load_model"),
         "recurrent": ("Recurrent", "gnmt", "rnn", "rnn_attention"),
         "sequence": ("SequenceModel",),
-        "sizes": ("PRESETS",),
+        "sizes": ("SIZES",),
         "transformers": (
             "DecoderLM",
             "EncoderClassifier",

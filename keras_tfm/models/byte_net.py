@@ -166,12 +166,12 @@ class ByteNet(Convolutional):
     Encoder, Decoder, SHARE = ByteNetEncoder, ByteNetDecoder, 2
 
 
-def bytenet(vocab_size, preset=None, **options):
+def bytenet(vocab_size, size=None, **options):
     """A `ByteNet`; the arguments are like those of `conv`.
 
-    >>> model = bytenet(vocab_size=100, preset="tiny", dilations=3)
+    >>> model = bytenet(vocab_size=100, size="tiny", dilations=3)
     >>> ids = {"source": ops.ones((2, 7), dtype="int32"), "target": ops.ones((2, 5), dtype="int32")}
     >>> print(model(ids).shape)
     (2, 5, 100)
     """
-    return ByteNet(vocab_size, **sizes("bytenet", preset) | options)
+    return ByteNet(vocab_size, **sizes("bytenet", size) | options)

@@ -197,17 +197,17 @@ class ConvS2S(Convolutional):
     Encoder, Decoder, DEFAULTS = ConvEncoder, ConvDecoder, {"positions": "learned", "max_length": 512}
 
 
-def conv(vocab_size, preset=None, **options):
+def conv(vocab_size, size=None, **options):
     """A `ConvS2S`.
 
     Args:
         vocab_size: number of tokens.
-        preset: a name in `PRESETS`, for sizes; by default 4 convolutions of 512 channels for each side.
-        **options: arguments of `ConvS2S`; they override those of the preset.
+        size: a name in `SIZES`; by default 4 convolutions of 512 channels for each side.
+        **options: arguments of `ConvS2S`; they override those of the size.
 
-    >>> model = conv(vocab_size=100, preset="tiny", kernel_size=5)
+    >>> model = conv(vocab_size=100, size="tiny", kernel_size=5)
     >>> ids = {"source": ops.ones((2, 7), dtype="int32"), "target": ops.ones((2, 5), dtype="int32")}
     >>> print(model(ids).shape)
     (2, 5, 100)
     """
-    return ConvS2S(vocab_size, **{"name": "conv"} | sizes("conv", preset) | options)
+    return ConvS2S(vocab_size, **{"name": "conv"} | sizes("conv", size) | options)

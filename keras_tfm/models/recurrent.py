@@ -60,45 +60,42 @@ class Recurrent(EncoderDecoder):
         super().__init__(arguments | {"dtype": dtype, "name": name}, encoder, decoder)
 
 
-def rnn(vocab_size, preset=None, **options):
+def rnn(vocab_size, size=None, **options):
     """An encoder-decoder whose encoder returns one vector, the bottleneck (https://arxiv.org/abs/1406.1078).
 
     Args:
         vocab_size: number of tokens.
-        preset: a name in `PRESETS`, for sizes; by default one LSTM layer of width 512 for each side.
-        **options: arguments of `Recurrent`; they override those of the preset.
+        size: a name in `SIZES`; by default one LSTM layer of width 512 for each side.
+        **options: arguments of `Recurrent`; they override those of the size.
 
-    >>> model = rnn(vocab_size=100, preset="tiny", cell="gru")
+    >>> model = rnn(vocab_size=100, size="tiny", cell="gru")
     >>> ids = {"source": ops.ones((2, 7), dtype="int32"), "target": ops.ones((2, 5), dtype="int32")}
     >>> print(model(ids).shape)
     (2, 5, 100)
     """
-    return Recurrent(vocab_size, **{"name": "rnn", **sizes("rnn", preset), **options})
+    return Recurrent(vocab_size, **{"name": "rnn"} | sizes("rnn", size) | options)
 
 
-def rnn_attention(vocab_size, preset=None, **options):
+def rnn_attention(vocab_size, size=None, **options):
     """An encoder-decoder with attention (https://arxiv.org/abs/1409.0473); the arguments are like those of `rnn`.
 
-    >>> model = rnn_attention(vocab_size=100, preset="tiny", attention="luong", score="bilinear")
+    >>> model = rnn_attention(vocab_size=100, size="tiny", attention="luong", score="bilinear")
     >>> ids = {"source": ops.ones((2, 7), dtype="int32"), "target": ops.ones((2, 5), dtype="int32")}
     >>> print(model(ids).shape)
     (2, 5, 100)
     """
-    attentive = {"attention": "bahdanau", "bidirectional_layers": 1, "name": "rnn_attention"}
-    return Recurrent(vocab_size, **{**attentive, **sizes("rnn_attention", preset), **options})
+    return Recurrent(vocab_size, **{"name": "rnn_attention"} | sizes("rnn_attention", size) | options)
 
 
-def gnmt(vocab_size, preset=None, **options):
+def gnmt(vocab_size, size=None, **options):
     """Google's deep recurrent translator (https://arxiv.org/abs/1609.08144); the arguments are like those of `rnn`.
 
     The first layer of the encoder is bidirectional, the others have residual connections, and all layers of the
     decoder read what its first layer attends to. By default, 8 layers of width 1024.
 
-    >>> model = gnmt(vocab_size=100, preset="tiny", num_layers=3)
+    >>> model = gnmt(vocab_size=100, size="tiny", num_layers=3)
     >>> ids = {"source": ops.ones((2, 7), dtype="int32"), "target": ops.ones((2, 5), dtype="int32")}
     >>> print(model(ids).shape)
     (2, 5, 100)
     """
-    deep = {"num_layers": 8, "model_dim": 1024, "residual": True, "name": "gnmt"}
-    attentive = {"attention": "bahdanau", "bidirectional_layers": 1}
-    return Recurrent(vocab_size, **{**deep, **attentive, **sizes("gnmt", preset), **options})
+    return Recurrent(vocab_size, **{"name": "gnmt"} | sizes("gnmt", size) | options)

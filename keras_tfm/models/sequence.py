@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import UserError, one_of
+from keras_tfm.common.arguments import NotFinite, UserError, one_of
 from keras_tfm.runtimes import devices
 
 
@@ -70,7 +70,7 @@ class SequenceModel(keras.Model):
             wrong = [weight.path for weight, array in weights if not np.isfinite(array).all()]
         if wrong:
             more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-            raise FloatingPointError(
+            raise NotFinite(
                 f"{name or f'model {self.name!r}'} must have finite weights: use an earlier checkpoint, or train again "
                 "with a lower learning rate, more warm-up steps or in float32. "
                 f"Received: NaN or infinite {wrong[0]}{more}"

@@ -144,42 +144,42 @@ def pooled(pooling, x, ids):
     return ops.where(ops.any(mask, axis=1, keepdims=True), features, 0)
 
 
-def transformer(vocab_size, preset=None, **options):
+def transformer(vocab_size, size=None, **options):
     """A `Transformer`, by default with the sizes of the paper's base model.
 
     Args:
         vocab_size: number of tokens.
-        preset: a name in `PRESETS`, for other sizes.
-        **options: arguments of `Transformer` and `TransformerEncoder`; they override those of the preset.
+        size: a name in `SIZES`, for other sizes.
+        **options: arguments of `Transformer` and `TransformerEncoder`; they override those of the size.
 
-    >>> model = transformer(vocab_size=100, preset="tiny", num_layers=2)
+    >>> model = transformer(vocab_size=100, size="tiny", num_layers=2)
     >>> ids = {"source": ops.ones((2, 7), dtype="int32"), "target": ops.ones((2, 5), dtype="int32")}
     >>> print(model(ids).shape)
     (2, 5, 100)
     """
-    return Transformer(vocab_size, **sizes("transformer", preset) | options)
+    return Transformer(vocab_size, **sizes("transformer", size) | options)
 
 
-def encoder_classifier(vocab_size, num_classes, preset=None, **options):
+def encoder_classifier(vocab_size, num_classes, size=None, **options):
     """An `EncoderClassifier`; the arguments are like those of `transformer`.
 
-    >>> model = encoder_classifier(vocab_size=100, num_classes=3, preset="tiny")
+    >>> model = encoder_classifier(vocab_size=100, num_classes=3, size="tiny")
     >>> print(model(ops.ones((2, 7), dtype="int32")).shape)
     (2, 3)
     """
-    return EncoderClassifier(vocab_size, num_classes, **_without_decoder(preset) | options)
+    return EncoderClassifier(vocab_size, num_classes, **_without_decoder(size) | options)
 
 
-def decoder_lm(vocab_size, preset=None, **options):
+def decoder_lm(vocab_size, size=None, **options):
     """A `DecoderLM`; the arguments are like those of `transformer`.
 
-    >>> model = decoder_lm(vocab_size=100, preset="tiny")
+    >>> model = decoder_lm(vocab_size=100, size="tiny")
     >>> print(model(ops.ones((2, 7), dtype="int32")).shape)
     (2, 7, 100)
     """
-    return DecoderLM(vocab_size, **_without_decoder(preset) | options)
+    return DecoderLM(vocab_size, **_without_decoder(size) | options)
 
 
-def _without_decoder(preset):
-    """The sizes of a preset for a model with one stack of blocks."""
-    return {name: size for name, size in sizes("transformer", preset).items() if name != "num_decoder_layers"}
+def _without_decoder(size):
+    """The options of a size for a model with one stack of blocks."""
+    return {name: value for name, value in sizes("transformer", size).items() if name != "num_decoder_layers"}

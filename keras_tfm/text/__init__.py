@@ -17,4 +17,4 @@ from keras_tfm.text.byte import ByteTokenizer
 from keras_tfm.text.hub import KerasHubTokenizer
 from keras_tfm.text.marian import MarianTokenizer
 from keras_tfm.text.saving import fingerprint, is_tokenizer, load_tokenizer, save_tokenizer
-from keras_tfm.text.subwords import KINDS, SentencePieceTokenizer, train_tokenizer
+from keras_tfm.text.subwords import KINDS, Kind, SentencePieceTokenizer, train_tokenizer

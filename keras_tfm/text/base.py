@@ -49,7 +49,7 @@ class Tokenizer:
 
         Args:
             texts: an iterable of strings.
-            sampling: segments texts randomly, for training (BPE and unigram only). For BPE, the share of merges that
+            sampling: segments texts randomly, for training, if the tokenizer can. For BPE, the share of merges that
                 are skipped (https://arxiv.org/abs/1910.13267); for unigram, the smoothing of its probabilities.
             seed: seed of the random segmentation.
         """
@@ -71,7 +71,8 @@ class Tokenizer:
 
     def _sample(self, texts, sampling, seed):
         name = type(self).__name__
-        raise UserError(f"`sampling` must be 0 except for BPE and unigram. Received: {sampling=} for a {name}")
+        rule = "`sampling` must be 0 for a tokenizer that cannot segment texts randomly"
+        raise UserError(f"{rule}. Received: {sampling=} for a {name}")
 
 
 def longest_translation(length):

@@ -1,7 +1,10 @@
 """Subwords, characters and words, by SentencePiece."""
 
 import concurrent.futures
+import functools
 import io
+from collections.abc import Callable
+from typing import NamedTuple
 
 from keras_tfm.common import extras, files
 from keras_tfm.common.arguments import UserError, one_of, positive
@@ -10,24 +13,53 @@ from keras_tfm.text.byte import ByteTokenizer
 
 COMMON = dict(pad_id=PAD, bos_id=START, eos_id=END, unk_id=UNKNOWN, normalization_rule_name="identity", minloglevel=2)
 COMMON |= dict(character_coverage=1.0, input_sentence_size=1_000_000, shuffle_input_sentence=True)
-# Kind → options for SentencePiece. Nothing is normalised, and unseen characters are spelled as bytes, so text survives
-# the round trip unchanged. Only "word" has no such fallback: unseen words become unknown.
+# Nothing is normalised, and unseen characters are spelled as bytes, so text survives the round trip unchanged.
 LOSSLESS = {"add_dummy_prefix": False, "byte_fallback": True, "remove_extra_whitespaces": False}
+
+
+def train_sentencepiece(texts, vocab_size, **options):
+    """A `SentencePieceTokenizer`, trained with options of SentencePiece."""
+    positive("vocab_size", vocab_size)
+    model, settings = io.BytesIO(), {"vocab_size": vocab_size, "hard_vocab_limit": False, **COMMON, **options}
+    trainer = extras.load("sentencepiece").SentencePieceTrainer
+    try:
+        trainer.train(sentence_iterator=clean(texts), model_writer=model, **settings)
+    except RuntimeError as error:
+        raise UserError(
+            "`texts` must not be empty, `vocab_size` must be large enough for all their characters, and `options` must "
+            f"be options of SentencePiece. Received: {vocab_size=}, {options=}; SentencePiece's error: {error}"
+        ) from error
+    return SentencePieceTokenizer(model.getvalue())
+
+
+class Kind(NamedTuple):
+    """A kind of tokenizer that `train_tokenizer` knows."""
+
+    train: Callable  # (texts, vocab_size=…, **options) → tokenizer
+    samples: bool = False  # whether it can segment texts randomly
+    packages: tuple = ()  # needed to train it
+
+
+def _by_sentencepiece(kind, samples=False, **options):
+    return Kind(functools.partial(train_sentencepiece, model_type=kind, **options), samples, ("sentencepiece",))
+
+
 KINDS = {
-    "bpe": LOSSLESS,  # https://arxiv.org/abs/1508.07909
-    "unigram": LOSSLESS,  # https://arxiv.org/abs/1804.10959
-    "char": LOSSLESS,
-    "word": {"remove_extra_whitespaces": True},  # a word has the same id wherever it stands
-    "bytes": None,  # needs no training
+    "bpe": _by_sentencepiece("bpe", samples=True, **LOSSLESS),  # https://arxiv.org/abs/1508.07909
+    "unigram": _by_sentencepiece("unigram", samples=True, **LOSSLESS),  # https://arxiv.org/abs/1804.10959
+    "char": _by_sentencepiece("char", **LOSSLESS),
+    # a word has the same id wherever it stands, and one that has not been seen is unknown
+    "word": _by_sentencepiece("word", remove_extra_whitespaces=True),
+    "bytes": Kind(lambda texts, **options: ByteTokenizer()),
 }
 
 
 def train_tokenizer(texts, kind="bpe", vocab_size=8000, **options):
-    """Trains a tokenizer on text: a `SentencePieceTokenizer`, or a `ByteTokenizer` for "bytes".
+    """Trains a tokenizer of a kind on text.
 
     Args:
         texts: an iterable of strings. SentencePiece uses a random sample of at most a million.
-        kind: "bpe", "unigram" (subwords), "char", "word" or "bytes" (https://arxiv.org/abs/2105.13626).
+        kind: a word of `KINDS`: subwords, characters, words or bytes (https://arxiv.org/abs/2105.13626).
         vocab_size: maximum number of tokens, including the special tokens and, except for "word", the 256 bytes.
         **options: any other option of the SentencePiece trainer.
 
@@ -38,21 +70,7 @@ def train_tokenizer(texts, kind="bpe", vocab_size=8000, **options):
     >>> tokenizer.decode(tokenizer.encode(["the dog sat", "żółw"]))
     ['the dog sat', 'żółw']
     """
-    if one_of("kind", kind, KINDS) == "bytes":
-        return ByteTokenizer()
-    positive("vocab_size", vocab_size)
-    model = io.BytesIO()
-    settings = {"model_type": kind, "vocab_size": vocab_size, "hard_vocab_limit": False}
-    settings |= {**COMMON, **KINDS[kind], **options}
-    trainer = extras.load("sentencepiece").SentencePieceTrainer
-    try:
-        trainer.train(sentence_iterator=clean(texts), model_writer=model, **settings)
-    except RuntimeError as error:
-        raise UserError(
-            "`texts` must not be empty, `vocab_size` must be large enough for all their characters, and `options` must "
-            f"be options of SentencePiece. Received: {vocab_size=}, {options=}; SentencePiece's error: {error}"
-        ) from error
-    return SentencePieceTokenizer(model.getvalue())
+    return KINDS[one_of("kind", kind, KINDS)].train(texts, vocab_size=vocab_size, **options)
 
 
 @register_tokenizer

@@ -34,10 +34,10 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
 
 # Name → function of (peak, warmup_steps, total steps) that makes the schedule.
 SCHEDULES = {
-    "inverse_sqrt": lambda peak, warmup, steps: InverseSquareRoot(peak, warmup),
     "cosine": lambda peak, warmup, steps: keras.optimizers.schedules.CosineDecay(
         0.0, max(steps - warmup, 1), alpha=0.01, warmup_target=peak, warmup_steps=warmup
     ),
+    "inverse_sqrt": lambda peak, warmup, steps: InverseSquareRoot(peak, warmup),
 }
 
 

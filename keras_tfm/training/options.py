@@ -8,8 +8,10 @@ import functools
 import math
 import typing
 
-from keras_tfm.common.arguments import check, one_of
-from keras_tfm.models.sizes import MODELS, PRESETS
+from keras_tfm.common import source
+from keras_tfm.common.arguments import check, closest, one_of
+from keras_tfm.models.sizes import MODELS, SIZES
+from keras_tfm.text.subwords import KINDS
 
 PRE_TRANSFORMER_DEFAULTS = {
     "clipnorm": 1.0,
@@ -21,171 +23,204 @@ CHANGEABLE = {"steps", "passes", "patience", "average", "learning_rate", "warmup
 CHANGEABLE |= {"save_minutes", "bleu", "verbose", "devices", "model_parallel"}
 TOKENIZER_OPTIONS = ("vocab_size", "separate")
 KEPT = {"dropout", "attention_dropout", "max_length"}  # options of the model that `start_from` does not decide
-RULES = {
-    "a positive integer": lambda value: type(value) is int and value > 0,
-    "an integer of at least 0": lambda value: type(value) is int and value >= 0,
-    "a positive number": lambda value: type(value) in (int, float) and 0 < value < math.inf,
-    "a number of at least 0": lambda value: type(value) in (int, float) and 0 <= value < math.inf,
-    "at least 0 and less than 1": lambda value: type(value) in (int, float) and 0 <= value < 1,
-    "True or False": lambda value: type(value) is bool,
-    "a string": lambda value: type(value) is str,
-    'a positive integer or "all"': lambda value: value == "all" or str(value).isdigit() and int(value) > 0,
+
+
+class Rule(typing.NamedTuple):
+    """What a value must be, in words and as a function."""
+
+    text: str
+    holds: typing.Callable
+
+
+class Words:
+    """A rule: one of the words of tables, each a dict, a tuple or a name for `source.words`.
+
+    They are read when they are asked for, so that a word added to a table is an option like any other.
+    """
+
+    def __init__(self, *tables):
+        self.tables = tables
+
+    def __iter__(self):
+        for table in self.tables:
+            yield from source.words(table) if isinstance(table, str) else table
+
+    @property
+    def text(self):
+        return f"one of {[*self]}"
+
+    def holds(self, value):
+        return value in [*self]
+
+
+def _is_number(value):
+    return type(value) in (int, float) and -math.inf < value < math.inf
+
+
+COUNT = Rule("a positive integer", lambda value: type(value) is int and value > 0)
+FROM_0 = Rule("an integer of at least 0", lambda value: type(value) is int and value >= 0)
+ABOVE_0 = Rule("a positive number", lambda value: _is_number(value) and value > 0)
+RATE = Rule("at least 0 and less than 1", lambda value: _is_number(value) and 0 <= value < 1)
+DEVICES = Rule('a positive integer or "all"', lambda value: value == "all" or str(value).isdigit() and int(value) > 0)
+RULE_OF = {
+    int: COUNT,
+    float: Rule("a number of at least 0", lambda value: _is_number(value) and value >= 0),
+    bool: Rule("True or False", lambda value: type(value) is bool),
+    str: Rule("a string", lambda value: type(value) is str),
 }
-RULE_OF = {int: "a positive integer", float: "a number of at least 0", bool: "True or False", str: "a string"}
-ABOVE_0, RATE = "a positive number", "at least 0 and less than 1"
 
 
-def _option(group, default, text, allowed=None):
-    """A field. `allowed` is a tuple of words or one of `RULES`; by default, the rule for the field's type."""
-    return dataclasses.field(default=default, metadata={"group": group, "help": text, "allowed": allowed})
+def _option(default, text, allowed=None):
+    """A field. `allowed` are its `Words`, or a `Rule`; by default, that of the field's type."""
+    return dataclasses.field(default=default, metadata={"help": text, "allowed": allowed})
 
 
-_data, _training = functools.partial(_option, "data"), functools.partial(_option, "training")
-_model = functools.partial(_option, "model", None)
+_model = functools.partial(_option, None)
 _SIZES = "; ".join(
     f"{name}: {sizes['num_layers']}+{sizes.get('num_decoder_layers', sizes['num_layers'])} layers of "
     f"width {sizes['model_dim']}"
-    for name, sizes in PRESETS.items()
+    for name, sizes in SIZES.items()
 )
 
 
+_GATES = source.words("layers.blocks.GATES")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Recipe:
+class DataOptions:
+    """Options of tokenizers and batches."""
+
+    tokenizer: str = _option("bpe", "kind of tokenizer", Words(KINDS))
+    vocab_size: int | None = _option(
+        None, "maximum size of a vocabulary (default: depends on the corpus, 8,000 to 32,000)"
+    )
+    separate: bool = _option(False, "learn a vocabulary for each side instead of one for both")
+    sampling: float = _option(0.0, "subword sampling: share of BPE merges left out", RATE)
+    samples: int = _option(10, "with subword sampling, number of differently split copies of the corpus")
+    batch_tokens: int | None = _option(
+        None, "maximum tokens per batch and side, counting padding (default: depends on the corpus)"
+    )
+    num_shapes: int | None = _option(
+        None, "maximum number of batch shapes; XLA compiles each (default: depends on the machine)"
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """Options of the model: arguments of its classes, whose defaults they take if they and its size are None."""
+
+    model: str = _option(
+        "transformer",
+        f"kind of model. {'; '.join(f'{name}: {model.about}' for name, model in MODELS.items())}",
+        Words(MODELS),
+    )
+    size: str = _option("tiny", f"model size. {_SIZES}", Words(SIZES))
+    num_layers: int | None = _model("number of encoder blocks or layers")
+    num_decoder_layers: int | None = _model("number of decoder blocks or layers, if different")
+    model_dim: int | None = _model("width of the model, or only of its embeddings if it has units")
+    units: int | None = _model("width of the layers")
+    cell: str | None = _model("kind of recurrent layer", Words("models.recurrent_layers.CELLS"))
+    bidirectional_layers: int | None = _model("number of encoder layers that read in both directions", FROM_0)
+    residual: bool | None = _model("add the input of each layer but the first to its output")
+    attention: str | None = _model("attention of the decoder", Words("models.recurrent_layers.DECODERS"))
+    kernel_size: int | None = _model("width of the convolutions")
+    dilations: int | None = _model("number of blocks per layer, with dilations 1, 2, 4, …")
+    num_heads: int | None = _model("number of attention heads")
+    head_dim: int | None = _model("width of a head, if it is not model_dim / num_heads")
+    num_kv_heads: int | None = _model("number of key/value heads, for grouped or multi-query attention")
+    ff_dim: int | None = _model("width of the feed-forward networks")
+    dropout: float | None = _model("dropout rate of sublayers and embeddings", RATE)
+    attention_dropout: float | None = _model("dropout rate of attention weights", RATE)
+    positions: str | None = _model("position scheme", Words("layers.positions.ENCODINGS", "layers.positions.SCHEMES"))
+    positions_in: str | None = _model("where absolute positions enter", Words("layers.stacks.PLACES"))
+    positions_combine: str | None = _model("how they join the features", Words("layers.positions.COMBINATIONS"))
+    max_wavelength: float | None = _model("longest wavelength of sinusoidal and rotary positions", ABOVE_0)
+    max_length: int = _option(512, "maximum tokens per text, including the end token; longer pairs are left out")
+    norm: str | None = _model("kind of normalization", Words("layers.blocks.NORMS"))
+    norm_epsilon: float | None = _model("what the norms add to the variance", ABOVE_0)
+    norm_first: bool | None = _model(
+        "normalize before each sublayer (pre-norm) instead of after it; on in all recipes but paper"
+    )
+    activation: str | None = _model(f"feed-forward activation: {', '.join(_GATES)} or Keras'")
+    score: str | None = _model("how queries and keys are compared", Words("layers.scores.SCORES"))
+    heads: str | None = _model("what each head sees", Words("layers.attention.HEADS"))
+    mixing: str | None = _model("the weighted mean of the values, or only the best one", Words("layers.scores.MIXINGS"))
+    window: int | None = _model("window size of self-attention, in tokens")
+    use_bias: bool | None = _model("use biases in dense layers")
+    kernel_initializer: str | None = _model("Keras initializer of kernels")
+    bias_initializer: str | None = _model("Keras initializer of biases")
+    tied_output: bool | None = _model("compute the logits with the target embeddings")
+    output_bias: bool | None = _model("add a bias to the logits")
+    scaled_embeddings: bool | None = _model("multiply embeddings by √model_dim")
+    embedding_norm: bool | None = _model("normalize embeddings, after positions have joined them")
+    packed: bool | None = _model("put several pairs into each row, to waste less on padding")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """Options of training."""
+
+    start_from: str | None = _option(
+        None,
+        "folder of a trained or imported translator to start from, instead of new weights; it decides on tokenizers "
+        "and on all options of the model but dropout and precision",
+    )
+    steps: int | None = _option(None, "number of updates, rounded up to whole epochs (default: depends on the corpus)")
+    passes: int | None = _option(None, "number of passes over the texts, if the steps are not given")
+    steps_per_epoch: int | None = _option(None, "updates between checkpoints (default: one pass, at most 1,000)")
+    save_minutes: float = _option(3.0, "how often the state is saved between checkpoints", ABOVE_0)
+    learning_rate: float | None = _option(
+        None, "peak learning rate (default: depends on the width, 0.002 for tiny)", ABOVE_0
+    )
+    warmup_steps: int | None = _option(None, "updates until the peak (default: a tenth of all, from 100 to 4,000)")
+    schedule: str = _option("cosine", "how the learning rate falls after its peak", Words("training.losses.SCHEDULES"))
+    smoothing: float = _option(0.1, "label smoothing", RATE)
+    r_drop: float = _option(0.0, "weight of R-Drop, which doubles the work of a step")
+    clipnorm: float | None = _option(None, "clip gradients to this norm (default: none)", ABOVE_0)
+    accumulate: int = _option(1, "number of batches per update")
+    ema: float | None = _option(
+        None, "keep a moving average of the weights with this momentum, and use it as the result", RATE
+    )
+    average: int = _option(1, "average this many of the last checkpoints for the result")
+    patience: int | None = _option(None, "stop after this many epochs without a better validation loss")
+    bleu: int | None = _option(None, "translate this many validation texts after each epoch, and log BLEU and chrF")
+    precision: str = _option("float32", "training precision", Words(("float32", "mixed_bfloat16", "mixed_float16")))
+    jit_compile: bool | None = _option(None, "compile with XLA (default: where that is faster)")
+    devices: str = _option(
+        "1",
+        'number of devices that train together, on all hosts, or "all"; each gets a share of the rows',
+        DEVICES,
+    )
+    model_parallel: int = _option(
+        1, "number of devices that share one copy of the weights, for models too large for one; JAX only"
+    )
+    seed: int = _option(1, "seed of weights, dropout, batch order and subword sampling", FROM_0)
+    verbose: int = _option(1, "0: silent; 1: progress bar, on a terminal; 2: one line per epoch", Words((0, 1, 2)))
+
+
+GROUPS = {"data": DataOptions, "model": ModelOptions, "training": TrainingOptions}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe(TrainingOptions, ModelOptions, DataOptions):  # whose fields come in the order of GROUPS
     """The options of `keras_tfm.train`; `keras-tfm train --help` describes them.
 
-    A model option that is None takes the preset's value, or else the model's default. Any other option that is None is
+    A model option that is None takes the size's value, or else the model's default. Any other option that is None is
     chosen to suit the texts and the machine.
 
-    >>> Recipe(preset="small", dropout=0.2).dropout
+    >>> Recipe(size="small", dropout=0.2).dropout
     0.2
     >>> Recipe(norm="batch")
     Traceback (most recent call last):
     keras_tfm.common.arguments.UserError: `norm` must be one of ['layer', 'rms']. Received: norm='batch'
     """
 
-    tokenizer: str = _data("bpe", "kind of tokenizer", ("bpe", "unigram", "char", "word", "bytes"))
-    vocab_size: int | None = _data(
-        None, "maximum size of a vocabulary (default: depends on the corpus, 8,000 to 32,000)"
-    )
-    separate: bool = _data(False, "learn a vocabulary for each side instead of one for both")
-    sampling: float = _data(0.0, "subword sampling: share of BPE merges left out", RATE)
-    samples: int = _data(10, "with subword sampling, number of differently split copies of the corpus")
-    batch_tokens: int | None = _data(
-        None, "maximum tokens per batch and side, counting padding (default: depends on the corpus)"
-    )
-    num_shapes: int | None = _data(
-        None, "maximum number of batch shapes; XLA compiles each (default: depends on the machine)"
-    )
-
-    model: str = _option(
-        "model",
-        "transformer",
-        "kind of model. Older than the Transformer are rnn (one vector for the whole source), rnn_attention, gnmt "
-        "(deep and recurrent), conv (ConvS2S) and bytenet",
-        tuple(MODELS),
-    )
-    preset: str = _option("model", "tiny", f"model size. {_SIZES}", tuple(PRESETS))
-    num_layers: int | None = _model("number of encoder blocks or layers")
-    num_decoder_layers: int | None = _model("number of decoder blocks or layers, if different")
-    model_dim: int | None = _model("width of the model, or only of its embeddings if it has units")
-    units: int | None = _model("rnn, rnn_attention, gnmt, conv, bytenet: width of the layers")
-    cell: str | None = _model(
-        "rnn, rnn_attention, gnmt: kind of recurrent layer (default: lstm)", ("lstm", "gru", "rnn")
-    )
-    bidirectional_layers: int | None = _model(
-        "rnn, rnn_attention, gnmt: number of encoder layers that read in both directions", "an integer of at least 0"
-    )
-    residual: bool | None = _model("rnn, rnn_attention, gnmt: add the input of each layer but the first to its output")
-    attention: str | None = _model(
-        "rnn_attention, gnmt: bahdanau, or luong with input feeding (default: bahdanau)", ("bahdanau", "luong")
-    )
-    kernel_size: int | None = _model("conv, bytenet: width of the convolutions (default: 3)")
-    dilations: int | None = _model("bytenet: number of blocks per layer, with dilations 1, 2, 4, … (default: 5)")
-    num_heads: int | None = _model("number of attention heads")
-    num_kv_heads: int | None = _model("number of key/value heads, for grouped or multi-query attention")
-    ff_dim: int | None = _model("width of the feed-forward networks")
-    dropout: float | None = _model("dropout rate of sublayers and embeddings (default: 0.1)", RATE)
-    attention_dropout: float | None = _model("dropout rate of attention weights (default: 0.0)", RATE)
-    positions: str | None = _model(
-        "position scheme (default: sinusoidal)", ("sinusoidal", "learned", "index", "rotary", "relative", "alibi")
-    )
-    positions_in: str | None = _model("where absolute positions enter (default: input)", ("input", "every_layer"))
-    positions_combine: str | None = _model("how they join the features (default: add)", ("add", "concat"))
-    max_length: int = _option(
-        "model", 512, "maximum tokens per text, including the end token; longer pairs are left out"
-    )
-    norm: str | None = _model("kind of normalization (default: layer)", ("layer", "rms"))
-    norm_first: bool | None = _model(
-        "normalize before each sublayer (pre-norm) instead of after it; on in all recipes but paper"
-    )
-    activation: str | None = _model("feed-forward activation: glu, reglu, geglu, swiglu or Keras' (default: relu)")
-    score: str | None = _model(
-        "how queries and keys are compared (default: scaled_dot)",
-        ("dot", "scaled_dot", "cosine", "bilinear", "additive", "concat"),
-    )
-    heads: str | None = _model("what each head sees (default: standard)", ("standard", "narrow", "wide"))
-    mixing: str | None = _model(
-        "soft: weighted mean of the values; hard: only the best one (default: soft)", ("soft", "hard")
-    )
-    window: int | None = _model("window size of self-attention, in tokens")
-    use_bias: bool | None = _model("use biases in dense layers (default: yes)")
-    kernel_initializer: str | None = _model("Keras initializer of kernels (default: glorot_uniform)")
-    bias_initializer: str | None = _model("Keras initializer of biases (default: zeros)")
-    tied_output: bool | None = _model("compute the logits with the target embeddings (default: yes)")
-    output_bias: bool | None = _model("add a bias to the logits")
-    scaled_embeddings: bool | None = _model("multiply embeddings by √model_dim (default: yes)")
-    embedding_norm: bool | None = _model("normalize embeddings, after positions have joined them")
-    packed: bool | None = _model("put several pairs into each row, to waste less on padding")
-
-    start_from: str | None = _training(
-        None,
-        "folder of a trained or imported translator to start from, instead of new weights; it decides on tokenizers "
-        "and on all options of the model but dropout and precision",
-    )
-    steps: int | None = _training(
-        None, "number of updates, rounded up to whole epochs (default: depends on the corpus)"
-    )
-    passes: int | None = _training(None, "number of passes over the texts, if the steps are not given")
-    steps_per_epoch: int | None = _training(None, "updates between checkpoints (default: one pass, at most 1,000)")
-    save_minutes: float = _training(3.0, "how often the state is saved between checkpoints", ABOVE_0)
-    learning_rate: float | None = _training(
-        None, "peak learning rate (default: depends on the width, 0.002 for tiny)", ABOVE_0
-    )
-    warmup_steps: int | None = _training(None, "updates until the peak (default: a tenth of all, from 100 to 4,000)")
-    schedule: str = _training("cosine", "how the learning rate falls after its peak", ("cosine", "inverse_sqrt"))
-    smoothing: float = _training(0.1, "label smoothing", RATE)
-    r_drop: float = _training(0.0, "weight of R-Drop, which doubles the work of a step")
-    clipnorm: float | None = _training(None, "clip gradients to this norm (default: no clipping)", ABOVE_0)
-    accumulate: int = _training(1, "number of batches per update")
-    ema: float | None = _training(
-        None, "keep a moving average of the weights with this momentum, and use it as the result", RATE
-    )
-    average: int = _training(1, "average this many of the last checkpoints for the result")
-    patience: int | None = _training(None, "stop after this many epochs without a better validation loss")
-    bleu: int | None = _training(None, "translate this many validation texts after each epoch, and log BLEU and chrF")
-    precision: str = _training("float32", "training precision", ("float32", "mixed_bfloat16", "mixed_float16"))
-    jit_compile: bool | None = _training(None, "compile with XLA (default: where that is faster)")
-    devices: str = _training(
-        "1",
-        'number of devices that train together, on all hosts, or "all"; each gets a share of the rows',
-        'a positive integer or "all"',
-    )
-    model_parallel: int = _training(
-        1, "number of devices that share one copy of the weights, for models too large for one; JAX only"
-    )
-    seed: int = _training(1, "seed of weights, dropout, batch order and subword sampling", "an integer of at least 0")
-    verbose: int = _training(1, "0: silent; 1: progress bar, on a terminal; 2: one line per epoch", (0, 1, 2))
-
     def __post_init__(self):
         for field in dataclasses.fields(self):
             value, allowed = getattr(self, field.name), field.metadata["allowed"] or RULE_OF[kind(field)]
-            if value is None and field.default is None:
-                continue
-            if isinstance(allowed, tuple):
-                one_of(field.name, value, allowed)
-            else:
-                check(field.name, value, RULES[allowed](value), allowed)
-        one_of("preset", self.preset, MODELS[self.model].presets)
+            if value is not None or field.default is not None:
+                check(field.name, value, allowed.holds(value), allowed.text)
+        one_of("size", self.size, MODELS[self.model].sizes)
         for name, value in self._given_model_options().items():
             rule = f"left out for model={self.model!r}, which has no such option"
             check(name, value, name in MODELS[self.model].options or name == "max_length", rule)
@@ -193,23 +228,45 @@ class Recipe:
             given = {*self._given_model_options(), *(name for name in TOKENIZER_OPTIONS if getattr(self, name))}
             for name in sorted(given - KEPT):
                 check(name, getattr(self, name), False, "left out with `start_from`, which decides it")
-        if self.sampling and self.tokenizer not in ("bpe", "unigram"):
-            check("sampling", self.sampling, False, f"0 unless the tokenizer is bpe or unigram, not {self.tokenizer}")
+        able = " or ".join(kind for kind in KINDS if KINDS[kind].samples)
+        rule = f"0 unless the tokenizer is {able}, not {self.tokenizer}"
+        check("sampling", self.sampling, not self.sampling or KINDS[self.tokenizer].samples, rule)
 
     @property
     def model_options(self):
-        """Arguments of the function that builds the model, without those left to the preset or to the model."""
+        """Arguments of the function that builds the model, without those left to the size or to the model."""
         options = MODELS[self.model].options
         return {name: value for name, value in self._given_model_options().items() if name in options}
 
     def _given_model_options(self):
-        names = [field.name for field in dataclasses.fields(self) if field.metadata["group"] == "model"]
-        return {name: getattr(self, name) for name in names[2:] if getattr(self, name) is not None}
+        _, _, *names = [field.name for field in dataclasses.fields(ModelOptions)]  # without its kind and its size
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
 def kind(field):
     """The type of a field, leaving None aside."""
     return (typing.get_args(field.type) or (field.type,))[0]
+
+
+def description(field):
+    """The help of an option: the models that have it, unless the Transformer does; what it does; its default.
+
+    >>> description(next(field for field in dataclasses.fields(Recipe) if field.name == "cell"))
+    'rnn, rnn_attention, gnmt: kind of recurrent layer (default: lstm)'
+    """
+    having = {name: _word(model.options[field.name]) for name, model in MODELS.items() if field.name in model.options}
+    defaults = {} if field.name in SIZES["tiny"] else having
+    if field.default is not None or not having:
+        defaults = {"": _word(field.default)}
+    first, *others = dict.fromkeys(defaults.values()) or ["None"]
+    others = [f"{word} for {', '.join(name for name in defaults if defaults[name] == word)}" for word in others]
+    only = f"{', '.join(having)}: " if having and Recipe.model not in having else ""
+    said = f" (default: {'; '.join([first, *others])})" if others or first not in ("None", "no") else ""
+    return f"{only}{field.metadata['help']}{said}"
+
+
+def _word(default):
+    return {"True": "yes", "False": "no"}.get(str(default), str(default))
 
 
 _SMALL_CORPUS = {"norm_first": True, "dropout": 0.3, "vocab_size": 12_000, "r_drop": 3.0, "average": 10, "passes": 240}
@@ -221,8 +278,18 @@ RECIPES = {
     # best on Multi30k, 29,000 short pairs: see benchmarks/multi30k.py
     "small_corpus": Recipe(**_SMALL_CORPUS),
     # https://arxiv.org/abs/1706.03762
-    "paper": Recipe(preset="base", schedule="inverse_sqrt", warmup_steps=4000, average=5),
+    "paper": Recipe(size="base", schedule="inverse_sqrt", warmup_steps=4000, average=5),
 }
+
+
+def differences(recipe):
+    """What a recipe changes, in words.
+
+    >>> print(*differences(RECIPES["paper"]))
+    size=base warmup_steps=4000 schedule=inverse_sqrt average=5
+    """
+    defaults = dataclasses.asdict(Recipe())
+    return [f"{name}={value}" for name, value in dataclasses.asdict(recipe).items() if value != defaults[name]]
 
 
 def resolve(recipe, **changes):
@@ -238,8 +305,9 @@ def resolve(recipe, **changes):
     0.2
     """
     recipe = recipe if isinstance(recipe, Recipe) else RECIPES[one_of("recipe", recipe, RECIPES)]
+    names = [field.name for field in dataclasses.fields(Recipe)]
     for name in changes:
-        one_of("option", name, [field.name for field in dataclasses.fields(Recipe)])
+        check(name, changes[name], name in names, f"an option of a recipe{closest(name, names)}")
     model = one_of("model", changes.get("model", recipe.model), MODELS)
     if model != recipe.model:
         absent = {*MODELS[recipe.model].options} - {*MODELS[model].options, "max_length"}

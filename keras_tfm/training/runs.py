@@ -15,7 +15,7 @@ import numpy as np
 
 from keras_tfm import artifacts, ops
 from keras_tfm.common import files
-from keras_tfm.common.arguments import UserError, check, positive
+from keras_tfm.common.arguments import NotFinite, UserError, check, positive
 from keras_tfm.models.loading import START_OVER, by_path, check_same, checkpoints, read_state, weights_only
 from keras_tfm.runtimes import devices, machine
 
@@ -218,7 +218,7 @@ class TrainingRun(keras.callbacks.Callback):
         step, what = min(self.diverged)
         rate = float(ops.convert_to_numpy(self.model.optimizer.learning_rate))
         saved = f"{self.files.state} still holds step {self.saved_step:,}"
-        raise FloatingPointError(
+        raise NotFinite(
             f"{what} in step {step:,}, at a learning rate of {rate:.2g}; "
             f"{saved if self.saved_step else 'nothing was saved before'}. "
             "Try a lower learning rate, more warm-up steps, `clipnorm=1`, or float32"

@@ -17,10 +17,11 @@ from keras_tfm.common.progress import redraws
 from keras_tfm.data.batches import BucketedBatches, PackedBatches
 from keras_tfm.models import loading
 from keras_tfm.models.builders import BUILDERS
+from keras_tfm.models.encoder_decoder import EncoderDecoder
 from keras_tfm.models.sizes import MODELS
 from keras_tfm.runtimes import devices, machine
 from keras_tfm.training import callbacks, evaluation, losses, runs
-from keras_tfm.training.options import CHANGEABLE, Recipe, resolve
+from keras_tfm.training.options import CHANGEABLE, TOKENIZER_OPTIONS, ModelOptions, Recipe, resolve
 from keras_tfm.translator import Translator
 
 # Options that a run chooses once, if they are None, and keeps when another machine resumes it.
@@ -32,6 +33,12 @@ BATCH_TOKENS = (1_000_000, (1024, 4096)), (20_000_000, (2048, 8192)), (math.inf,
 PASSES = (1_000_000, 30), (10_000_000, 15), (100_000_000, 8), (math.inf, 4)
 MOST_STEPS = 1000  # between two checkpoints
 KEEP = 10  # checkpoints
+# Options that must be left out if an object is given instead of words, since it decides them.
+DECIDED = {
+    "model": {field.name for field in dataclasses.fields(ModelOptions)} - {"max_length"} | {"precision", "start_from"},
+    "tokenizer": {*TOKENIZER_OPTIONS, "start_from"},
+    "optimizer": {"learning_rate", "warmup_steps", "schedule", "clipnorm", "accumulate", "ema"},
+}
 FINETUNE_LEARNING_RATE_SCALE = (
     0.1  # learning rate of a model that has been trained before, as a share of that of a new one
 )
@@ -41,7 +48,19 @@ CPU_HINT = (
 )
 
 
-def train(pairs, folder, recipe="default", valid=None, say=print, **changes):
+def train(
+    pairs,
+    folder,
+    recipe="default",
+    valid=None,
+    say=print,
+    *,
+    model=None,
+    tokenizer=None,
+    optimizer=None,
+    callbacks=(),
+    **changes,
+):
     """Trains a translator in a folder, or resumes the run that was interrupted there.
 
     Args:
@@ -51,13 +70,18 @@ def train(pairs, folder, recipe="default", valid=None, say=print, **changes):
         recipe: a key of `keras_tfm.training.RECIPES`, or a `keras_tfm.Recipe`.
         valid: pairs to validate on after each epoch, or None.
         say: function that receives each progress message.
+        model: a word of `keras_tfm.models.BUILDERS`, or a model of `keras_tfm.models` to train; the latter with the
+            `tokenizer` whose ids it reads, and on one device.
+        tokenizer: a word of `keras_tfm.text.KINDS`, or a `keras_tfm.text.Tokenizer`, or one for each side.
+        optimizer: a Keras optimizer, instead of Adam with the schedule of the recipe.
+        callbacks: Keras callbacks.
         **changes: options of `Recipe` that replace those of the recipe.
 
     Returns:
         `keras_tfm.Translator` of the trained model.
 
-    Ctrl-C and SIGTERM save the run and raise `keras_tfm.training.Interrupted`. The same call resumes it; other texts,
-    or options that would make it another run, are refused.
+    Ctrl-C and SIGTERM save the run and raise `keras_tfm.training.Interrupted`. The same call, with the same objects,
+    resumes it; other texts, or options that would make it another run, are refused.
 
     >>> import tempfile
     >>> from keras_tfm.data import tasks
@@ -68,16 +92,19 @@ def train(pairs, folder, recipe="default", valid=None, say=print, **changes):
     >>> print(type(translator).__name__, lines[-1][:5])
     Translator wrote
     """
-    paths, recipe = artifacts.Run(folder), resolve(recipe, **changes)
+    objects = {"model": model, "tokenizer": tokenizer, "optimizer": optimizer}
+    objects = {name: value for name, value in objects.items() if value is not None}
+    changes |= {name: objects.pop(name) for name in ("model", "tokenizer") if isinstance(objects.get(name), str)}
+    paths, recipe = artifacts.Run(folder), check_objects(objects, changes, resolve(recipe, **changes))
     check_arguments(pairs, paths.folder, valid, recipe)
     devices.join_processes()
     if not devices.is_main_process():
         say, recipe = (lambda message: None), dataclasses.replace(recipe, verbose=0)
     with files.locked(paths.folder) if devices.is_main_process() else contextlib.nullcontext():
         with devices.main_process_first():
-            prepared = _prepare(paths, pairs, valid, recipe)
+            prepared = _prepare(paths, pairs, valid, recipe, objects)
         with devices.distributed(prepared.recipe.devices, prepared.recipe.model_parallel):
-            run = _fit(paths, prepared, recipe, valid, say)
+            run = _fit(paths, prepared, recipe, valid, say, callbacks)
         with devices.main_process_first():
             if devices.is_main_process():
                 # again, in case they were deleted or replaced in the meantime
@@ -90,6 +117,7 @@ class _Prepared(NamedTuple):
     """What a run trains on: its options so far, the fingerprint of its texts, and what has been made from them."""
 
     recipe: Recipe
+    objects: dict
     texts: str
     start: Translator | None
     tokenizers: list
@@ -97,18 +125,21 @@ class _Prepared(NamedTuple):
     valid: data.TokenPairs | None
 
 
-def _prepare(paths, pairs, valid, recipe):
+def _prepare(paths, pairs, valid, recipe, objects):
     """Reads or makes tokenizers and token files."""
     texts = data.fingerprint(pairs)
-    recipe = dataclasses.replace(recipe, **earlier_choices(paths, recipe, texts))
+    recipe = dataclasses.replace(recipe, **earlier_choices(paths, recipe, texts, objects))
     start = _translator_of(recipe.start_from)
-    if start is None and not paths.exists():
+    if start is None and "model" not in objects and not paths.exists():
         new_model(recipe, [types.SimpleNamespace(vocab_size=8)])  # wrong options raise an error before any long work
-    tokenizers = start.tokenizers if start else make_tokenizers(paths, pairs, texts, recipe)
+    if "tokenizer" in objects:
+        tokenizers = as_list(objects["tokenizer"])
+    else:
+        tokenizers = start.tokenizers if start else make_tokenizers(paths, pairs, texts, recipe)
     if paths.exists():
         artifacts.check_tokenizers(paths, tokenizers)
     artifacts.write_tokenizers(paths.folder, tokenizers)
-    return _Prepared(recipe, texts, start, tokenizers, *encode(paths, pairs, valid, tokenizers, recipe))
+    return _Prepared(recipe, objects, texts, start, tokenizers, *encode(paths, pairs, valid, tokenizers, recipe))
 
 
 def _translator_of(folder):
@@ -116,28 +147,28 @@ def _translator_of(folder):
     try:
         return Translator.load(folder) if folder else None
     except UserError as error:
-        raise UserError(str(error).replace("`folder`", "`start_from`")) from error
+        raise UserError(error.naming({"folder": "`start_from`"})) from error
 
 
-def _fit(paths, prepared, given, valid, say):
+def _fit(paths, prepared, given, valid, say, more_callbacks):
     """Trains until the end; returns the `TrainingRun`. `given` is the recipe before anything was chosen."""
-    recipe, texts, start, tokenizers, encoded, valid_encoded = prepared
+    recipe, objects, texts, start, tokenizers, encoded, valid_encoded = prepared
     recipe = resolve_batches(recipe, encoded[0], machine.current())
     batches = make_batches(encoded, recipe, copies=2 if recipe.r_drop else 1)
     validation = make_validation_batches(valid_encoded, recipe, machine.current()) if valid is not None else None
     recipe = resolve_schedule(recipe, len(batches), encoded[0], start)
     keras.utils.set_random_seed(recipe.seed)  # here, so that a resumed run draws the same weights as a whole one
-    model = copy_model(start, recipe) if start else new_model(recipe, tokenizers)
-    compile_model(model, recipe, machine.current())
+    model = objects.get("model") or (copy_model(start, recipe) if start else new_model(recipe, tokenizers))
+    compile_model(model, recipe, machine.current(), objects.get("optimizer"))
     stop = keras.callbacks.EarlyStopping("val_loss", patience=recipe.patience) if recipe.patience else None
     run = runs.TrainingRun(paths.folder, max(KEEP, recipe.average), stop, recipe.save_minutes)
     reports = reporting(run, Translator(model, *tokenizers, beams=1), batches, valid, recipe, say)
     check_average(paths.folder, recipe)
     if devices.is_main_process():  # only now, when all options have been checked
-        write_config(paths, given, recipe, texts, model, tokenizers)
+        write_config(paths, given, recipe, texts, model, tokenizers, objects)
     say(announcement(model, batches, recipe, loading.saved_step(paths.folder)))
     verbose = recipe.verbose if redraws() else 2 * bool(recipe.verbose)  # Keras would redraw its bar in a log file, too
-    options = {"validation_data": validation, "verbose": verbose, "callbacks": reports}
+    options = {"validation_data": validation, "verbose": verbose, "callbacks": [*reports, *more_callbacks]}
     run.fit(model, batches, recipe.steps // recipe.steps_per_epoch, recipe.steps_per_epoch, **options)
     return run
 
@@ -171,11 +202,37 @@ def check_arguments(pairs, folder, valid, recipe):
             raise UserError(f"`{name}` requires texts to validate on: `valid` must be given. Received: valid=None")
 
 
-def earlier_choices(run, recipe, texts):
+def check_objects(objects, changes, recipe):
+    """Refuses objects of other classes, and options that they decide. Returns the recipe, with those of a model."""
+    model, tokenizers = objects.get("model"), as_list(objects.get("tokenizer", []))
+    for name in objects:
+        for option in sorted(DECIDED[name] & {*changes} - {name}):
+            check(option, changes[option], False, f"left out with a `{name}` of your own, which decides it")
+    check("model", model, model is None or isinstance(model, EncoderDecoder), "a word, or a model of keras_tfm.models")
+    fine = len(tokenizers) < 3 and all(isinstance(tokenizer, text.Tokenizer) for tokenizer in tokenizers)
+    check("tokenizer", objects.get("tokenizer"), fine, "a word, a `keras_tfm.text.Tokenizer`, or one for each side")
+    optimizer = objects.get("optimizer")
+    fine = optimizer is None or isinstance(optimizer, keras.optimizers.Optimizer)
+    check("optimizer", optimizer, fine, "a Keras optimizer")
+    if model is None:
+        return recipe
+    check("tokenizer", None, tokenizers, "an object, too, with a `model` of your own: the one whose ids it reads")
+    check("devices", recipe.devices, recipe.devices == "1", "1 with a `model` of your own, which is on one device")
+    return dataclasses.replace(recipe, **{name: model.arguments.get(name) for name in ("model_dim", "packed")})
+
+
+def as_list(tokenizers):
+    return [*tokenizers] if isinstance(tokenizers, (list, tuple)) else [tokenizers]
+
+
+def earlier_choices(run, recipe, texts, objects):
     """What the run in a folder has chosen for options that are None; refuses another run's options or texts."""
     if not run.exists():
         return {}
     config, now = run.read_config(), dataclasses.asdict(recipe)
+    for name in sorted({*config.get("objects", [])} ^ {*objects}):
+        rule = "left out" if name in objects else "an object again"
+        check(name, objects.get(name), False, f"{rule}, as when the run in {run.folder} was started")
     before = dataclasses.asdict(resolve("default")) | config["options"]
     changed = {name for name in now if before[name] != now[name]} - CHANGEABLE
     if config["texts"] != texts:
@@ -214,7 +271,7 @@ def make_tokenizers(run, pairs, texts, recipe):
 def new_model(recipe, tokenizers):
     """A model with new weights."""
     sizes = dict(zip(("vocab_size", "target_vocab_size"), [each.vocab_size for each in tokenizers], strict=False))
-    return BUILDERS[recipe.model](preset=recipe.preset, dtype=recipe.precision, **sizes, **recipe.model_options)
+    return BUILDERS[recipe.model](size=recipe.size, dtype=recipe.precision, **sizes, **recipe.model_options)
 
 
 def copy_model(translator, recipe):
@@ -250,7 +307,7 @@ def resolve_schedule(recipe, steps_per_pass, encoded, start=None):
     steps = recipe.steps or steps_per_pass * (recipe.passes or _below(PASSES, len(encoded.targets.tokens)))
     epochs = -(-steps // (recipe.steps_per_epoch or min(steps_per_pass, MOST_STEPS)))
     per_epoch = min(recipe.steps_per_epoch or -(-steps // epochs), steps)
-    width = recipe.model_dim or MODELS[recipe.model].presets[recipe.preset]["model_dim"]
+    width = recipe.model_dim or MODELS[recipe.model].sizes[recipe.size]["model_dim"]
     width, share = (
         (width, 1) if start is None else (start.models[0].arguments["model_dim"], FINETUNE_LEARNING_RATE_SCALE)
     )
@@ -279,8 +336,8 @@ def make_validation_batches(encoded, recipe, machine):
     return make_batches(encoded, dataclasses.replace(recipe, **one_shape), shuffle=False)
 
 
-def compile_model(model, recipe, machine):
-    """Compiles with the paper's optimizer, a smoothed loss, and metrics that ignore padding."""
+def compile_model(model, recipe, machine, optimizer=None):
+    """Compiles with the paper's or another optimizer, a smoothed loss, and metrics that ignore padding."""
     rate = losses.SCHEDULES[recipe.schedule](recipe.learning_rate, recipe.warmup_steps, recipe.steps)
     options = {"beta_1": 0.9, "beta_2": 0.98, "epsilon": 1e-9, "clipnorm": recipe.clipnorm}
     options |= {"use_ema": bool(recipe.ema), "ema_momentum": recipe.ema or 0.99}
@@ -288,7 +345,8 @@ def compile_model(model, recipe, machine):
     loss = losses.SmoothedCrossentropy(recipe.smoothing, recipe.r_drop)
     metrics = [losses.TokenAccuracy(), losses.Perplexity()]
     jit_compile = machine.jit_compile if recipe.jit_compile is None else recipe.jit_compile
-    model.compile(keras.optimizers.Adam(rate, **options), loss, metrics=metrics, jit_compile=jit_compile)
+    optimizer = optimizer or keras.optimizers.Adam(rate, **options)
+    model.compile(optimizer, loss, metrics=metrics, jit_compile=jit_compile)
 
 
 def reporting(run, translator, batches, valid, recipe, say):
@@ -309,10 +367,10 @@ def reporting(run, translator, batches, valid, recipe, say):
     return reports
 
 
-def write_config(run, recipe, resolved, texts, model, tokenizers):
+def write_config(run, recipe, resolved, texts, model, tokenizers, objects):
     """Writes config.json: the options as given, what was chosen for them, and what the model is made from."""
     config = {"options": dataclasses.asdict(recipe), "texts": texts, "model": loading.model_config(model)}
-    config |= {"tokenizers": [text.fingerprint(tokenizer) for tokenizer in tokenizers]}
+    config |= {"tokenizers": [text.fingerprint(tokenizer) for tokenizer in tokenizers], "objects": sorted(objects)}
     config |= {name: getattr(resolved, name) for name in ("average", *CHOSEN)}
     files.write_json(run.config, config)
 

@@ -13,6 +13,7 @@ from conftest import BACKEND, array, eagerly, once
 
 from keras_tfm import artifacts
 from keras_tfm.cli import commands
+from keras_tfm.common.arguments import UserError
 from keras_tfm.data.tasks import reverse
 from keras_tfm.translator import Translator
 
@@ -386,9 +387,9 @@ def test_what_can_be_known_at_once_is_said_before_keras_is_imported(folder, tmp_
 def test_messages_name_the_argument_that_is_wrong(tmp_path):
     with pytest.raises(SystemExit, match=f"error: {tmp_path}: must be a folder with config.json of Hugging Face or an"):
         commands.run(["import", str(tmp_path), "--out", str(tmp_path / "y")])
-    in_terms_of_flags = commands.flags.in_terms_of_flags
-    assert in_terms_of_flags("`norm_first` must be", "export") == "`norm_first` must be"  # which has no such flag
-    assert in_terms_of_flags("`folder` must be; `beams`", "translate") == "`model` must be; --beams"
+    export, translate = map(commands.flags.names, ("export", "translate"))
+    assert UserError("`norm_first` must be").naming(export) == "`norm_first` must be"  # which has no such flag
+    assert UserError("`folder` must be; `beams`").naming(translate) == "`model` must be; --beams"
 
 
 @once

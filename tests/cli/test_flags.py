@@ -34,7 +34,8 @@ def test_tasks_have_characters_for_tokens_unless_others_are_given():
         ("train --steps few", "argument --steps: invalid int value: 'few'; see `keras-tfm train --help`"),
         ("train --task chess", "argument --task: invalid choice: 'chess' .*; see `keras-tfm train --help`"),
         ("translate --beams 0", "argument --beams: invalid positive value: '0'; see `keras-tfm translate --help`"),
-        ("train --sourc x", "unknown arguments: --sourc x; see `keras-tfm train --help`"),
+        ("train --sourc x", r"unknown arguments: --sourc x \(did you mean --source.\); see `keras-tfm train --help`"),
+        ("info --steps=2", "unknown arguments: --steps=2; see `keras-tfm info --help`"),
     ],
 )
 def test_a_wrong_command_line_is_answered_by_one_line(line, message, capsys):

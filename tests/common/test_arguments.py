@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from keras_tfm.common.arguments import one_of, positive, rate
+from keras_tfm.common.arguments import UserError, one_of, positive, rate
 
 
 def test_what_is_allowed_comes_back():
@@ -24,3 +24,11 @@ def test_errors_name_argument_rule_and_value():
         one_of("kind", ["a"], {"a": 1})
     with pytest.raises(ValueError, match=r"`dropout` must be at least 0 and less than 1. Received: dropout=1.5"):
         rate("dropout", 1.5)
+
+
+def test_an_error_knows_the_argument_that_is_wrong():
+    with pytest.raises(UserError) as error:
+        one_of("kind", "c", ("a", "b"))
+    assert error.value.argument == "kind"
+    assert error.value.naming({"kind": "--kind", "c": "d"}) == "--kind must be one of ['a', 'b']. Received: kind='c'"
+    assert UserError("x.txt: must have a line, see `kind`").argument is None

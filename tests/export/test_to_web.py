@@ -137,7 +137,7 @@ def test_a_page_knows_its_title_and_examples(tmp_path):
 
 def test_what_a_browser_cannot_run_is_refused(tmp_path):
     tokenizer = keras_hub_tokenizer("word_piece")
-    ours = Translator(transformer(tokenizer.vocab_size, preset="tiny"), tokenizer)
+    ours = Translator(transformer(tokenizer.vocab_size, size="tiny"), tokenizer)
     runtime = empty_runtime(tmp_path / "node_modules")
     with pytest.raises(ValueError, match="`tokenizer` must be one of .*KerasHub"):
         ours.export(tmp_path / "site", "web", runtime=runtime)

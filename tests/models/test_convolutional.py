@@ -99,7 +99,7 @@ def test_bytenet_reads_the_whole_source_through_its_dilations():
         (models.bytenet, {"dilations": 0}, "`dilations` must be a positive integer"),
         (models.bytenet, {"dilations": 10**9}, "`dilations` must be so few that .* spans 131,072 tokens at most"),
         (models.bytenet, {"dilations": 9, "kernel_size": 999}, "`dilations` must be so few that"),
-        (models.bytenet, {"preset": "deep"}, r"`preset` must be one of \[None, 'tiny', 'small', 'base'\]"),
+        (models.bytenet, {"size": "deep"}, r"`size` must be one of \[None, 'tiny', 'small', 'base'\]"),
         (models.conv, {"max_length": 3}, None),
     ],
 )

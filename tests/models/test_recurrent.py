@@ -106,10 +106,10 @@ def test_luong_feeds_its_output_back_as_part_of_the_next_input():
 
 
 @once
-def test_the_presets_of_older_models_are_as_large_as_the_transformers():
-    size = models.transformer(12_000, preset="tiny").count_params()
+def test_the_sizes_of_older_models_are_as_large_as_the_transformers():
+    size = models.transformer(12_000, size="tiny").count_params()
     for name, build in models.BUILDERS.items():
-        assert abs(build(12_000, preset="tiny").count_params() / size - 1) < 0.12, name
+        assert abs(build(12_000, size="tiny").count_params() / size - 1) < 0.12, name
 
 
 @pytest.mark.parametrize(

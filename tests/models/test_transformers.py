@@ -98,14 +98,14 @@ def test_every_option_decodes_saves_and_loads(options, tmp_path):
 
 
 @once
-def test_options_override_the_preset_and_the_preset_the_defaults():
-    model = transformer(8000, preset="tiny", num_layers=2)
+def test_options_override_the_size_and_the_size_the_defaults():
+    model = transformer(8000, size="tiny", num_layers=2)
     assert len(model.encoder.blocks) == len(model.decoder.blocks) == 2
     assert model.source_embedding.output_dim == model.arguments["model_dim"] == 128
-    deep = encoder_classifier(10, 3, preset="deep", model_dim=16)  # without the option for a decoder
+    deep = encoder_classifier(10, 3, size="deep", model_dim=16)  # without the option for a decoder
     assert len(deep.encoder.blocks) == 12 and deep.source_embedding.output_dim == 16
-    with pytest.raises(ValueError, match="`preset` must be one of .*'tiny'.* Received: preset='huge'"):
-        transformer(10, preset="huge")
+    with pytest.raises(ValueError, match="`size` must be one of .*'tiny'.* Received: size='huge'"):
+        transformer(10, size="huge")
 
 
 def test_models_have_only_the_methods_that_apply():
@@ -173,8 +173,8 @@ def test_packed_equals_unpacked(positions):
 
 
 @once
-def test_number_of_parameters_of_the_tiny_preset():
-    assert transformer(10_000, preset="tiny").count_params() == 2_605_056  # 2.6 M
+def test_number_of_parameters_of_the_tiny_size():
+    assert transformer(10_000, size="tiny").count_params() == 2_605_056  # 2.6 M
 
 
 @once

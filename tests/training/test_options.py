@@ -1,4 +1,6 @@
+import ast
 import dataclasses
+import importlib
 import inspect
 import pathlib
 import re
@@ -6,15 +8,23 @@ import subprocess
 import sys
 
 import pytest
-from conftest import once
+from conftest import eagerly, once
 
-from keras_tfm.models.sizes import MODELS, PRESETS
-from keras_tfm.training.options import CHANGEABLE, RECIPES, Recipe, resolve
+import keras_tfm
+from keras_tfm.cli import flags
+from keras_tfm.common import source
+from keras_tfm.data.tasks import reverse
+from keras_tfm.layers.attention import HEADS
+from keras_tfm.layers.blocks import GATES, NORMS
+from keras_tfm.layers.scores import SCORES, dot
+from keras_tfm.models.sizes import MODELS, SIZES
+from keras_tfm.text import KINDS, ByteTokenizer, Kind
+from keras_tfm.text.base import TOKENIZERS
+from keras_tfm.training.options import CHANGEABLE, GROUPS, RECIPES, ModelOptions, Recipe, description, resolve
 
 pytestmark = once
 FIELDS = {field.name: field for field in dataclasses.fields(Recipe)}
-MODEL = {name: field for name, field in FIELDS.items() if field.metadata["group"] == "model"}
-MODEL = {name: field for name, field in MODEL.items() if name not in ("model", "preset")}
+MODEL = {field.name: field for field in dataclasses.fields(ModelOptions) if field.name not in ("model", "size")}
 
 
 def parameters(model="transformer"):
@@ -36,7 +46,7 @@ def test_model_options_are_the_arguments_of_the_builder_and_of_its_layers(model)
     others = {"name", "dtype", "options", "kwargs", "vocab_size", "target_vocab_size", "causal"}
     others |= {"attention", "num_heads", "score"} if model == "rnn" else set()
     assert {*parameters(model)} - others == {*MODELS[model].options}
-    assert {*MODELS[model].options} <= {*MODEL} and {"tiny", "small", "base"} <= {*MODELS[model].presets}
+    assert {*MODELS[model].options} <= {*MODEL} and {"tiny", "small", "base"} <= {*MODELS[model].sizes}
 
 
 def test_each_model_option_is_one_of_some_model():
@@ -70,27 +80,36 @@ def test_defaults_in_help_texts_are_those_of_the_model():
         default = parameters(model)[name]
         if name == "attention":
             continue  # None for `rnn`, and set by the other builders
-        said = re.search(r"\(default: (.*)\)$", field.metadata["help"])
+        said = re.search(r"\(default: ([^;]*)(; .* for .*)?\)$", description(field))
         if field.default is not None:
             assert field.default == default, name
         elif said:
-            assert said[1] == {True: "yes"}.get(default, str(default)), name
+            assert said[1] == {"True": "yes", "False": "no"}.get(str(default), str(default)), name
         else:
-            assert not default or name in PRESETS["tiny"], name
+            assert not default or name in SIZES["tiny"], name
+    assert "(default: scaled_dot; additive for rnn_attention, gnmt)" in description(FIELDS["score"])
+    assert all(gate in description(FIELDS["activation"]) for gate in GATES)
 
 
-def test_words_are_those_of_the_layers():
-    from keras_tfm.layers import SCORES
-    from keras_tfm.layers.attention import HEADS
-    from keras_tfm.layers.blocks import GATES, NORMS
-    from keras_tfm.layers.positions import ENCODINGS, SCHEMES
-    from keras_tfm.layers.scores import MIXINGS
+TABLES = [table for field in FIELDS.values() for table in getattr(field.metadata["allowed"], "tables", ())]
+TABLES = [table for table in TABLES if isinstance(table, str)]
 
-    words = {"score": SCORES, "heads": HEADS, "mixing": MIXINGS, "norm": NORMS}
-    words["positions"] = [*ENCODINGS, *(scheme for scheme in SCHEMES if scheme)]
-    for name, choices in words.items():
-        assert {*MODEL[name].metadata["allowed"]} == {*choices}, name
-    assert all(gate in MODEL["activation"].metadata["help"] for gate in GATES)
+
+@pytest.mark.parametrize("path", TABLES)
+def test_words_are_the_same_whether_a_table_is_imported_or_read(path, monkeypatch):
+    module, table = f"keras_tfm.{path}".rsplit(".", 1)
+    words = [word for word in getattr(importlib.import_module(module), table) if word is not None]
+    assert source.words(path) == words
+    monkeypatch.delitem(sys.modules, module)
+    assert source.words(path) == words
+
+
+@pytest.mark.parametrize("words", [SCORES, KINDS, HEADS, NORMS], ids=["score", "tokenizer", "heads", "norm"])
+def test_one_module_lists_the_words_of_a_table(words):
+    package = pathlib.Path(keras_tfm.__file__).parent
+    trees = [ast.walk(ast.parse(file.read_text())) for file in package.rglob("*.py")]
+    said = [{node.value for node in tree if isinstance(node, ast.Constant)} for tree in trees]
+    assert sum({*words} <= words_of for words_of in said) == 1
 
 
 @pytest.mark.parametrize(
@@ -113,9 +132,9 @@ def test_words_are_those_of_the_layers():
             "`norm_first` must be left out for model='rnn', which has no such option",
         ),
         ({"units": 8}, "`units` must be left out for model='transformer', which has no such option. Received: units=8"),
-        ({"model": "gnmt", "preset": "deep"}, r"`preset` must be one of \['tiny', 'small', 'base'\]"),
+        ({"model": "gnmt", "size": "deep"}, r"`size` must be one of \['tiny', 'small', 'base'\]"),
         ({"model": "lstm"}, "`model` must be one of .* Received: model='lstm'"),
-        ({"layers": 3}, "`option` must be one of .* Received: option='layers'"),
+        ({"layers": 3}, r"`layers` must be an option of a recipe \(did you mean num_layers.\). Received: layers=3$"),
     ],
 )
 def test_wrong_options_are_refused(options, message):
@@ -123,13 +142,56 @@ def test_wrong_options_are_refused(options, message):
         resolve("default", **options)
 
 
+def check_an_option(name, word, tmp_path, capsys):
+    """Trains with a word, and finds it in the help of its flag and in errors."""
+    sizes = {"num_layers": 1, "model_dim": 16, "num_heads": 2, "ff_dim": 32, "max_length": 32, "steps": 2}
+    options = {"tokenizer": "bytes", "batch_tokens": 512, "num_shapes": 1, "verbose": 0, **sizes, name: word}
+    with eagerly():
+        translator = keras_tfm.train(reverse(60), tmp_path, say=lambda line: None, jit_compile=False, **options)
+    assert getattr(flags.parse(["train", f"--{name}", word])["recipe"], name) == word
+    for line in ("train --help", f"train --{name} wrong"):
+        with pytest.raises(SystemExit):
+            flags.parse(line.split())
+    said = capsys.readouterr()
+    assert f",{word}}}" in said.out and f"'{word}'" in said.err
+    with pytest.raises(ValueError, match=f"`{name}` must be one of .*{word}"):
+        resolve("default", **{name: "wrong"})
+    return translator
+
+
+def test_a_score_from_outside_is_an_option(tmp_path, capsys, monkeypatch):
+    calls = []
+    monkeypatch.setitem(SCORES, "mine", (lambda q, k: calls.append("mine") or 2 * dot(q, k), {}))
+    check_an_option("score", "mine", tmp_path, capsys)
+    assert calls
+
+
+def test_a_tokenizer_from_outside_is_an_option(tmp_path, capsys, monkeypatch):
+    class Louder(ByteTokenizer):
+        """Bytes of texts in capital letters."""
+
+        def _encode(self, texts):
+            return super()._encode([text.upper() for text in texts])
+
+    monkeypatch.setitem(TOKENIZERS, "Louder", Louder)
+    monkeypatch.setitem(KINDS, "loud", Kind(lambda texts, vocab_size: Louder()))
+    assert type(check_an_option("tokenizer", "loud", tmp_path, capsys).source_tokenizer) is Louder
+
+
 @pytest.mark.parametrize("word", RECIPES)
 def test_changes_replace_options_of_a_recipe(word):
     recipe = resolve(word, dropout=0.25)
     assert recipe == dataclasses.replace(RECIPES[word], dropout=0.25) == resolve(RECIPES[word], dropout=0.25)
-    assert recipe.model_options["dropout"] == 0.25 and "preset" not in recipe.model_options
+    assert recipe.model_options["dropout"] == 0.25 and "size" not in recipe.model_options
     with pytest.raises(ValueError, match="`recipe` must be one of"):
         resolve("secret")
+
+
+def test_a_recipe_is_its_three_parts_in_one():
+    parts = [field.name for part in GROUPS.values() for field in dataclasses.fields(part)]
+    assert parts == [*FIELDS] and len({*parts}) == len(parts)
+    for part in GROUPS.values():
+        assert {name: value for name, value in vars(Recipe()).items() if name in vars(part())} == vars(part())
 
 
 def test_what_may_change_are_options():

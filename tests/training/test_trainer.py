@@ -10,6 +10,7 @@ import sys
 import time
 from types import SimpleNamespace
 
+import keras
 import numpy as np
 import pytest
 from conftest import BACKEND, SLOW_OFF_JAX, array, eagerly, once
@@ -17,14 +18,16 @@ from conftest import BACKEND, SLOW_OFF_JAX, array, eagerly, once
 from keras_tfm import artifacts, data, text
 from keras_tfm.cli import commands
 from keras_tfm.common import files
+from keras_tfm.common.arguments import UserError
 from keras_tfm.data import tasks
-from keras_tfm.models import loading
+from keras_tfm.models import loading, transformer
 from keras_tfm.runtimes import machine
 from keras_tfm.training import Recipe, evaluation, runs, trainer
 from keras_tfm.translator import Translator
 
 pytestmark = pytest.mark.xdist_group("pipeline")  # one run for most of these tests
 
+BYTES = text.ByteTokenizer()
 OPTIONS = {
     "tokenizer": "bytes",
     "num_layers": 1,
@@ -224,6 +227,58 @@ def test_what_the_translator_to_start_from_decides_is_refused():
             Recipe(start_from="folder", **{name: value})
 
 
+class Epochs(keras.callbacks.Callback):
+    """Counts epochs."""
+
+    count = 0
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.count += 1
+
+
+def test_objects_are_accepted_wherever_words_are(texts, tmp_path):
+    def objects():
+        sizes = {"num_layers": 1, "model_dim": 16, "num_heads": 2, "ff_dim": 32, "max_length": 32}
+        model, optimizer = transformer(BYTES.vocab_size, **sizes), keras.optimizers.SGD(0.1, momentum=0.9)
+        return {"model": model, "tokenizer": BYTES, "optimizer": optimizer}
+
+    decided = trainer.DECIDED["model"] | trainer.DECIDED["optimizer"] | {"tokenizer"}
+    options = {name: value for name, value in OPTIONS.items() if name not in decided}
+
+    def run(**changes):
+        return trainer.train(data.ParallelFiles(texts), tmp_path / "run", say=[].append, **options | changes)
+
+    given, epochs = objects(), Epochs()
+    before = given["model"].get_weights()
+    translator = run(**given, callbacks=[epochs])
+    assert epochs.count == 3 and type(translator.source_tokenizer) is type(BYTES)
+    assert given["optimizer"].iterations == 12 and given["model"].optimizer is given["optimizer"]
+    assert not all(map(np.array_equal, before, given["model"].get_weights()))
+    for missing in given:
+        with pytest.raises(UserError, match="an object again, as when the run in .* was started") as error:
+            run(**{name: value for name, value in objects().items() if name != missing and missing != "tokenizer"})
+        assert error.value.argument in given
+    again = objects()
+    run(**again, callbacks=[epochs], steps=16)
+    assert epochs.count == 4 and again["optimizer"].iterations == 16
+
+
+@pytest.mark.parametrize(
+    "options, argument",
+    [
+        ({"tokenizer": BYTES, "vocab_size": 300}, "vocab_size"),
+        ({"tokenizer": [BYTES] * 3}, "tokenizer"),
+        ({"model": transformer}, "model"),
+        ({"optimizer": "adam"}, "optimizer"),
+        ({"optimizer": keras.optimizers.Adam(), "ema": 0.9}, "ema"),
+    ],
+)
+def test_what_an_object_decides_or_cannot_be_is_refused(options, argument, tmp_path):
+    with pytest.raises(UserError) as error:
+        trainer.train([("a", "b")], tmp_path, **options)
+    assert error.value.argument == argument
+
+
 @once
 def test_other_options_and_other_texts_are_refused(run, texts, tmp_path):
     with pytest.raises(ValueError, match="with other ff_dim, seed$"):
@@ -289,7 +344,7 @@ def test_defaults_suit_the_texts_and_the_machine(accelerated):
         assert None not in [getattr(found[-1], name) for name in trainer.CHOSEN]
     sizes, steps = ([getattr(options, name) for options in found] for name in ("batch_tokens", "steps"))
     assert sizes == sorted(sizes) and steps == sorted(steps) and sizes[0] >= (4096 if accelerated else 1024)
-    wide = trainer.resolve_schedule(dataclasses.replace(options, preset="big"), 100, encoded)
+    wide = trainer.resolve_schedule(dataclasses.replace(options, size="big"), 100, encoded)
     assert wide.learning_rate < found[0].learning_rate
     short = trainer.resolve_schedule(dataclasses.replace(options, steps=60), 38, encoded)
     assert (short.steps, short.steps_per_epoch) == (60, 30)  # rather than two whole passes
