@@ -53,7 +53,8 @@ def sample(
 
     Args:
         start, step, sources, max_length, **constraints: as for `greedy`.
-        seed: an integer, for reproducible draws; or the random numbers themselves, (batch, max_length) in [0, 1).
+        seed: an integer, for reproducible draws; None or a `keras.random.SeedGenerator`, for other ones in each call;
+            or the random numbers themselves, (batch, max_length) in [0, 1).
         temperature: above 1 for more variety, below for less.
         top_k: draw from this many most probable tokens only.
         top_p: draw from the fewest tokens that together have this probability (https://arxiv.org/abs/1904.09751).
@@ -68,8 +69,8 @@ def sample(
     for name, share in (("top_p", top_p), ("min_p", min_p)):
         if share is not None and not 0 < share <= 1:
             raise UserError(f"`{name}` must be above 0 and at most 1. Received: {name}={share}")
-    if isinstance(seed, (int, np.integer)):
-        seed = keras.random.uniform((ops.shape(sources)[0], max_length), seed=int(seed))
+    if seed is None or isinstance(seed, (int, np.integer, keras.random.SeedGenerator)):
+        seed = keras.random.uniform((ops.shape(sources)[0], max_length), seed=seed)
     draw = functools.partial(_draw, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     return _OneByOne(start, step, sources, max_length, None, constraints).decode(draw, seed)
 
