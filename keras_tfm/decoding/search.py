@@ -3,10 +3,11 @@
     start(sources, max_length) → cache
     step(tokens, position, cache) → logits (rows, n, vocabulary), cache
 
-A cache is any tree of dicts, lists and tensors. Tensors under a key "memory" belong to a source and are shared by its
-hypotheses; all others belong to a hypothesis and move with it. Those under a key "state" keep their size, the others
-have a capacity, a number of positions, (…, capacity, features). `step` may be given several rows for each row of the
-memory: first all rows of source 0, then those of source 1, and so on.
+A cache is any tree of dicts, lists and tensors, whose first axis is that of the rows; each step returns one of the same
+structure, shapes and dtypes. Tensors under a key "memory" belong to a source and are shared by its hypotheses; all
+others belong to a hypothesis and move with it. Those under a key "state" keep their size, the others have a capacity, a
+number of positions, (…, capacity, features). `step` may be given several rows for each row of the memory: first all
+rows of source 0, then those of source 1, and so on.
 
 Axes: b batch, k beams, l length, v vocabulary.
 """
@@ -79,7 +80,7 @@ class Search:
     """A loop over `step`. Its state is a dict: position, tokens to feed next, cache, and what subclasses add."""
 
     def __init__(self, start, step, sources, max_length, capacity, constraints):
-        self.step, self.max_length, self.capacity = step, max_length, capacity
+        self.step, self.max_length, self.capacity = functools.partial(_checked, step), max_length, capacity
         self.constraints, self.sources = Constraints(max_length, **constraints), ops.convert_to_tensor(sources)
         self.batch = ops.shape(self.sources)[0]
         many = isinstance(self.batch, int) and self.batch >= MANY and max_length >= MANY
@@ -208,6 +209,18 @@ def _draw(scores, uniforms, temperature, top_k, top_p, min_p):
     shares = ops.cumsum(ops.softmax(scores), axis=-1)
     chosen = shares <= uniforms * shares[:, -1:]
     return ops.cast(ops.sum(ops.cast(chosen, "int32"), axis=-1, keepdims=True), "int32")
+
+
+def _checked(step, tokens, position, cache):
+    """What `step` returns, if it is what a search expects."""
+    outputs = step(tokens, position, cache)
+    if not isinstance(outputs, (tuple, list)) or len(outputs) not in (2, 3):
+        received = f"{len(outputs)} values" if isinstance(outputs, (tuple, list)) else type(outputs).__name__
+        raise UserError(f"`step` must return logits, the new cache and perhaps attention. Received: {received}")
+    rows, shape = tokens.shape[0], tuple(outputs[0].shape)
+    if len(shape) != 3 or None not in (rows, shape[0]) and rows != shape[0]:
+        raise UserError(f"`step` must return logits (rows, n, vocabulary) for {rows} rows. Received: shape {shape}")
+    return outputs
 
 
 def last_logits(logits):

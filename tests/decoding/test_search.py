@@ -465,6 +465,22 @@ def test_bad_arguments(decode, options, words):
         decode(language.start, language.step, SOURCES, **{"max_length": 6, **options})
 
 
+@pytest.mark.parametrize("decode", [greedy, beam_search])
+@pytest.mark.parametrize(
+    "outputs, received",
+    [
+        (lambda logits, cache: (logits[:, 0], cache), r"shape \(\d+, 7\)"),
+        (lambda logits, cache: (logits[:1], cache), r"shape \(1, 1, 7\)"),
+        (lambda logits, cache: (logits,), "1 values"),
+        (lambda logits, cache: logits, "Tensor|Array|Tracer"),
+    ],
+)
+def test_what_step_returns_is_checked(decode, outputs, received):
+    language = Language()
+    with pytest.raises(ValueError, match=f"`step` must return logits.* Received: .*({received})"):
+        decode(language.start, lambda *arguments: outputs(*language.step(*arguments)), SOURCES, 6)
+
+
 def test_slots_without_a_hypothesis_have_the_lowest_score():
     language = Language()
     scores = array(run(beam_search, language.start, language.step, SOURCES, 1, num_beams=9, n_best=9)[1])
