@@ -143,7 +143,7 @@ def ours(options):
     loaded = Translator.load(options.model)
 
     def make(beams, size):
-        search = {"beams": beams, "batch_size": size, "length_penalty": LENGTH_PENALTY, "max_length": MAX_LENGTH}
+        search = {"num_beams": beams, "batch_size": size, "length_penalty": LENGTH_PENALTY, "max_length": MAX_LENGTH}
         translator = Translator(loaded.models, *loaded.tokenizers, **search)
 
         def run(sources):

@@ -1,6 +1,6 @@
 """Compares the export formats of a translator: quality, size, memory and speed, sentence by sentence.
 
-python benchmarks/export.py MODEL DATA [--threads 1 2] [--beams 1 4] [--sentences 200] [--rounds 3] [--json FILE]
+python benchmarks/export.py MODEL DATA [--threads 1 2] [--num_beams 1 4] [--sentences 200] [--rounds 3] [--json FILE]
 
 MODEL is a folder that `keras-tfm train` wrote. DATA contains `tok/` of Multi30k; the first sentences of val are
 translated. Each format with each number of threads is a process of its own, which imports no more than it needs, and
@@ -36,7 +36,7 @@ def main():
     parser.add_argument("data", metavar="DATA", type=pathlib.Path)
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=[*FORMS], metavar="FORM")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--beams", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--num_beams", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--sentences", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3, help="number of turns of each format (default: 3)")
     parser.add_argument("--json", type=pathlib.Path, help="file to write all figures to")
@@ -47,7 +47,7 @@ def main():
     os.environ["KERAS_BACKEND"] = "tensorflow"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     results = {}
-    for beams in options.beams:
+    for beams in options.num_beams:
         results[f"{beams} beams"] = measure(beams, options)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
@@ -61,7 +61,7 @@ def measure(beams, options):
 
     files = (options.data / f"tok/val.lc.norm.tok.{side}.gz" for side in ("en", "de"))
     sources, references = (list(read_lines(file))[: options.sentences] for file in files)
-    translator = Translator.load(options.model, beams=beams, max_length=128)
+    translator = Translator.load(options.model, num_beams=beams, max_length=128)
     expected, (lengths, texts) = translator(sources), short_and_long(translator, sources)
     results = {}
     with tempfile.TemporaryDirectory() as folder:

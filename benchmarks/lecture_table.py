@@ -115,7 +115,7 @@ def scores(options, models, tokenizers):
     from keras_tfm.data import read_lines
 
     def bleu(split, penalty):
-        translate = Translator(models, *tokenizers, beams=BEAMS, length_penalty=penalty, max_length=128)
+        translate = Translator(models, *tokenizers, num_beams=BEAMS, length_penalty=penalty, max_length=128)
         translate.widths = [64, 128]  # two programs
         source, target = map(list, map(read_lines, texts(options, split)))
         return sacrebleu.BLEU(tokenize="none", force=True).corpus_score(translate(source, verbose=1), [target]).score

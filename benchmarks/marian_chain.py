@@ -44,7 +44,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/marian_chain"))
     options = parser.parse_args()
     texts = [options.data / "tok" / f"val.lc.norm.tok.{language}.gz" for language in ("en", "de")]
-    search, table = ["--beams", BEAMS, "--max_length", 128], Table(options.out / "table.json")
+    search, table = ["--num_beams", BEAMS, "--max_length", 128], Table(options.out / "table.json")
     table.add("the run itself", lambda: bleu(options.run, texts, *search))
     folder, again = options.out / "huggingface", options.out / "imported"
     if not folder.exists():

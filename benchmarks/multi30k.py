@@ -1,6 +1,6 @@
 """Trains Multi30k English→German with `keras-tfm train --recipe small_corpus`, and reports BLEU and chrF.
 
-python benchmarks/multi30k.py DATA [--raw] [--out runs/multi30k] [--beams 5] [any flag of keras-tfm train]
+python benchmarks/multi30k.py DATA [--raw] [--out runs/multi30k] [--num_beams 5] [any flag of keras-tfm train]
 
 DATA contains `tok/` (tokenized, lower-cased) and `raw/`. Choices are made on val; test2016 is only reported.
 """
@@ -19,7 +19,7 @@ def main():
     parser.add_argument("data", type=pathlib.Path)
     parser.add_argument("--raw", action="store_true", help="use cased text, scored with sacreBLEU's tokenizer")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/multi30k"))
-    parser.add_argument("--beams", type=int, default=5, help="1 for greedy decoding only")
+    parser.add_argument("--num_beams", type=int, default=5, help="1 for greedy decoding only")
     options, flags = parser.parse_known_args()
     middle = "raw/{}" if options.raw else "tok/{}.lc.norm.tok"
 
@@ -45,14 +45,15 @@ def report(options, file):
         return evaluate(translate, split, f"{split}, {name}", file(split, "en"), file(split, "de"), options)
 
     for split in SPLITS:
-        score(split, "greedy", beams=1)
-    if options.beams > 1:
-        words = {penalty: f"beam {options.beams}, length penalty {penalty}" for penalty in LENGTH_PENALTIES}
+        score(split, "greedy", num_beams=1)
+    if options.num_beams > 1:
+        words = {penalty: f"beam {options.num_beams}, length penalty {penalty}" for penalty in LENGTH_PENALTIES}
         scores = {
-            penalty: score("val", words[penalty], beams=options.beams, length_penalty=penalty) for penalty in words
+            penalty: score("val", words[penalty], num_beams=options.num_beams, length_penalty=penalty)
+            for penalty in words
         }
         best = max(scores, key=scores.get)
-        score(SPLITS[-1], words[best], beams=options.beams, length_penalty=best)
+        score(SPLITS[-1], words[best], num_beams=options.num_beams, length_penalty=best)
 
 
 def evaluate(translate, split, title, source, target, options):
@@ -65,7 +66,9 @@ def evaluate(translate, split, title, source, target, options):
     hypotheses = translate(read_lines(source))
     seconds = time.perf_counter() - start
     references = [list(read_lines(target))]
-    (options.out / f"{split}.{'greedy' if translate.beams == 1 else 'beam'}").write_text("\n".join(hypotheses) + "\n")
+    (options.out / f"{split}.{'greedy' if translate.num_beams == 1 else 'beam'}").write_text(
+        "\n".join(hypotheses) + "\n"
+    )
     bleu = sacrebleu.BLEU(tokenize="13a" if options.raw else "none", force=True)
     print(f"{title}, {seconds:.1f} s with compiling")
     for metric in (bleu, sacrebleu.CHRF()):

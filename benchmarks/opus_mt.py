@@ -37,7 +37,7 @@ def main():
     rows = [("import", *step("import", options.out / "checkpoint", "--out", run), size(run), "", "")]
     for name, (form, precision) in FORMATS.items():
         out = options.out / form
-        flags = ["--format", form, "--precision", precision, "--beams", "4", "--max_length", "64", "--out", out]
+        flags = ["--format", form, "--precision", precision, "--num_beams", "4", "--max_length", "64", "--out", out]
         flags += ["--min_agreement", "0"]  # with random weights, the smallest rounding difference changes the output
         seconds, memory = step("export", run, *flags)
         speeds = ("", "")

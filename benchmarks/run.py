@@ -22,7 +22,7 @@ BENCHMARKS = {
     "decoding": "decoding.py MODEL DATA --sentences 64 --rounds 2 --out EXPORTS",
     "attention": "attention.py --lengths 128 512 2048 8192 --rounds 1 --picture OUT/attention.svg",
     "batching": "batching.py DATA --turn_tokens 8000 --rounds 2",
-    "export": "export.py MODEL DATA --beams 4 --sentences 100 --rounds 2",
+    "export": "export.py MODEL DATA --num_beams 4 --sentences 100 --rounds 2",
     "serving": "serving.py --minute 30",
 }
 

@@ -23,7 +23,7 @@ NEW = {"tokenizer": "char", "size": "tiny"}
 
 def report(name, translator, tests):
     """Prints how many dates of each test are translated correctly."""
-    translator = Translator(translator.models, *translator.tokenizers, beams=1, max_length=48)
+    translator = Translator(translator.models, *translator.tokenizers, num_beams=1, max_length=48)
     right = []
     for language, pairs in tests.items():
         sources, targets = zip(*pairs, strict=True)

@@ -62,7 +62,7 @@ def main():
     source, labels = (padded(tokenizer.encode(texts), LENGTH) for texts in zip(*pairs, strict=True))
     model.compile(keras.optimizers.Adam(2e-3), SmoothedCrossentropy(0.0))
     model.fit(model_inputs(source, labels), labels, batch_size=64, epochs=options.epochs, verbose=2)
-    translate = Translator(model, tokenizer, beams=1, max_length=LENGTH)
+    translate = Translator(model, tokenizer, num_beams=1, max_length=LENGTH)
     print(f"before: chrF {100 * (1 - costs(translate(sources), targets).mean()):.1f}")
     model.compile(keras.optimizers.Adam(3e-5), MinimumRisk())
     for number in range(options.rounds):

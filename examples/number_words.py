@@ -57,7 +57,7 @@ def main():
     model.fit(model_inputs(source, labels), labels, batch_size=BATCH, epochs=options.epochs, verbose=2)
 
     texts, numbers = zip(*(pair for pair in pairs if split_of(pair[1]) == "test"), strict=True)
-    found = Translator(model, words, digits, beams=1, max_length=16)(texts)
+    found = Translator(model, words, digits, num_beams=1, max_length=16)(texts)
     for text, number in list(zip(texts, found, strict=True))[:: len(texts) // 5]:
         print(f"{text} → {number}")
     for name, answers in (("the model", found), ("word by word", map(word_by_word, texts))):

@@ -20,8 +20,8 @@ from keras_tfm.text import END, LINE_END, PAD, SENTENCE_END, longest_translation
 WIDTHS = (16, 32, 64, 128, 512)  # sources are padded to these widths; a program is compiled for each that occurs
 FEW = 8  # up to this many sentences are translated in a batch of this size
 # Options of the search and their defaults. Those of `SEARCH` have no effect on greedy search.
-SEARCH = {"penalty": "length", "length_penalty": 0.6, "coverage_penalty": 0.0, "thorough": False}
-CONSTRAINTS = {"min_length": 0, "no_repeat_ngram": 0, "forbidden": ()}
+SEARCH = {"penalty": "length", "length_penalty": 0.6, "coverage_penalty": 0.0, "early_stopping": True}
+CONSTRAINTS = {"min_length": 0, "no_repeat_ngram_size": 0, "suppress_tokens": ()}
 
 
 class Translator:
@@ -31,7 +31,7 @@ class Translator:
         model: a model of `keras_tfm.models` with an encoder and a decoder, or a list of models to decode as an
             ensemble.
         source_tokenizer, target_tokenizer: tokenizers of `keras_tfm.text`. By default both sides share one.
-        beams: beam size; 1 is greedy search.
+        num_beams: beam size; 1 is greedy search.
         batch_size: number of sentences that are translated together.
         max_length: maximum number of tokens of a source and of a translation.
         **options: options of `SEARCH` and `CONSTRAINTS`; see `decoding.beam_search` and `decoding.Constraints`.
@@ -42,7 +42,7 @@ class Translator:
 
     >>> from keras_tfm.models import transformer
     >>> tokenizer = text.ByteTokenizer()
-    >>> translator = Translator(transformer(tokenizer.vocab_size, size="tiny"), tokenizer, beams=2)
+    >>> translator = Translator(transformer(tokenizer.vocab_size, size="tiny"), tokenizer, num_beams=2)
     >>> len(translator(["one text", "", "and another"]))
     3
     """
@@ -53,19 +53,19 @@ class Translator:
     jit_compile = True  # whether XLA compiles the search, or optimizes it on JAX: slow to start, faster afterwards
 
     def __init__(
-        self, model, source_tokenizer, target_tokenizer=None, beams=4, batch_size=64, max_length=512, **options
+        self, model, source_tokenizer, target_tokenizer=None, num_beams=4, batch_size=64, max_length=512, **options
     ):
         self.models = list(model) if isinstance(model, (list, tuple)) else [model]
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer or source_tokenizer
         self.tokenizers = list(dict.fromkeys([self.source_tokenizer, self.target_tokenizer]))  # one if they are shared
         self._fingerprints = [text.fingerprint(tokenizer) for tokenizer in self.tokenizers]
-        self.beams, self.batch_size = beams, batch_size
+        self.num_beams, self.batch_size = num_beams, batch_size
         self.options, self.origin = SEARCH | CONSTRAINTS | options, ""
         for model in self.models:
             self._check_tokenizers(model)
         limits = [m.arguments.get("max_length", 512) for m in self.models if m.arguments.get("positions") == "learned"]
         self.max_length = min([positive("max_length", max_length), *limits])
-        check_settings(beams, batch_size, self.max_length, **options)
+        check_settings(num_beams, batch_size, self.max_length, **options)
         coverage = self.options["coverage_penalty"]
         check("coverage_penalty", coverage, len(self.models) == 1 or not coverage, "0 for an ensemble")
         self.widths = [width for width in WIDTHS if width < self.max_length] + [self.max_length]
@@ -73,7 +73,7 @@ class Translator:
 
     def __call__(self, texts, verbose=0):
         """Translates a list of strings. With `verbose=1`, shows progress on standard error."""
-        n = None if self.beams == 1 else 1
+        n = None if self.num_beams == 1 else 1
         return [hypotheses[0][0] for hypotheses in self._translate(texts, n, verbose)]
 
     def n_best(self, texts, n, verbose=0):
@@ -86,7 +86,7 @@ class Translator:
 
     def warm_up(self):
         """Compiles the search for all widths and batch sizes that `__call__` can meet, so that no call waits for it."""
-        n = None if self.beams == 1 else 1
+        n = None if self.num_beams == 1 else 1
         for size in sorted({min(FEW, self.batch_size), self.batch_size}):
             for width in self.widths:
                 _, scores = self._program(n)(padded([[]], width, size), width)
@@ -95,8 +95,8 @@ class Translator:
     @property
     def settings(self):
         """The arguments of this translator except its models and tokenizers, as JSON values."""
-        own = {"beams": self.beams, "batch_size": self.batch_size, "max_length": self.max_length}
-        return own | self.options | {"forbidden": sorted(map(int, self.options["forbidden"]))}
+        own = {"num_beams": self.num_beams, "batch_size": self.batch_size, "max_length": self.max_length}
+        return own | self.options | {"suppress_tokens": sorted(map(int, self.options["suppress_tokens"]))}
 
     def with_settings(self, **changes):
         """Returns a translator with the same models, tokenizers and settings, except those that are given here."""
@@ -121,7 +121,7 @@ class Translator:
         Args:
             folder: by default that of the translator of dates that comes with the package. If it is a run that is still
                 training, its latest state is used, and the attribute `origin` says so.
-            **options: arguments of `Translator`, such as `beams`, by default those that `save` wrote.
+            **options: arguments of `Translator`, such as `num_beams`, by default those that `save` wrote.
         """
         folder, origin = pathlib.Path(folder), ""
         format = artifacts.format_of(folder)
@@ -155,9 +155,10 @@ class Translator:
             folder: contains config.json, model.safetensors (or pytorch_model.bin, which requires PyTorch), source.spm,
                 target.spm and vocab.json, and perhaps target_vocab.json and generation_config.json; or, in Marian's own
                 format, one .npz file, one *vocab.yml, source.spm and target.spm.
-            **options: arguments of `Translator`. By default, generation_config.json or config.json determine `beams`,
-                `max_length`, which bounds sources too, `length_penalty`, `min_length`, `no_repeat_ngram` and, by
-                `bad_words_ids` of one token, `forbidden`. A warning says how many longer ones are ignored.
+            **options: arguments of `Translator`. By default, generation_config.json or config.json determine
+                `num_beams`, `max_length`, which bounds sources too, `length_penalty`, `min_length`,
+                `no_repeat_ngram_size` and, by `bad_words_ids` of one token, `suppress_tokens`. A warning says how many
+                longer ones are ignored.
         """
         model, tokenizers, settings = marian.read(folder)
         return cls(model, *tokenizers, **settings | options)
@@ -260,14 +261,14 @@ class Translator:
         limits = {"max_length": longest, "limits": ops.maximum(longest_translation(lengths), shortest)}
         length = ops.shape(sources)[1]
         if not isinstance(length, int):  # in a graph: few translations are more than twice as long as their source
-            limits["room"] = (length + 5) // 2
+            limits["capacity"] = (length + 5) // 2
         with_attention = n is not None and self.options["coverage_penalty"] > 0
-        start, step = self.steps(with_attention, padded, check_room=False)  # which `max_length` or `room` ensures
+        start, step = self.steps(with_attention, padded, check_room=False)  # which `max_length` or `capacity` ensures
         if n is None:
             ids = decoding.greedy(start, step, sources, **limits, **self._only(CONSTRAINTS))[:, None]
             return ids, ops.zeros(ops.shape(ids)[:2])
-        beams = {"beams": max(self.beams, n), "n_best": n}
-        return decoding.beam_search(start, step, sources, **beams, **limits, **self.options)
+        sizes = {"num_beams": max(self.num_beams, n), "n_best": n}
+        return decoding.beam_search(start, step, sources, **sizes, **limits, **self.options)
 
     def longest(self, width):
         """The maximum number of tokens of a translation, for sources of at most `width` tokens."""
@@ -286,12 +287,12 @@ class Translator:
         return functools.partial(model.start, padded=padded), functools.partial(step, check_room=check_room)
 
 
-def check_settings(beams=4, batch_size=64, max_length=512, **options):
+def check_settings(num_beams=4, batch_size=64, max_length=512, **options):
     """Raises an error for settings that `Translator` does not accept."""
-    runners.limited("beams", beams, runners.MOST_BEAMS)
+    runners.limited("num_beams", num_beams, runners.MOST_BEAMS)
     positive("batch_size", batch_size), positive("max_length", max_length)
     for name in options:
-        one_of("option", name, ["beams", "batch_size", "max_length", *sorted(SEARCH | CONSTRAINTS)])
+        one_of("option", name, ["num_beams", "batch_size", "max_length", *sorted(SEARCH | CONSTRAINTS)])
     decoding.Constraints(max_length, **{name: options[name] for name in CONSTRAINTS if name in options})
     decoding.check_search(**{name: options[name] for name in SEARCH if name in options})
 
@@ -309,7 +310,7 @@ def _usual(ids, scores, n):
 
 def _saved_settings(folder):
     """The settings that `Translator.save` wrote, after checking every file; none in folders of earlier versions."""
-    path, names = folder / artifacts.MANIFEST, ("beams", "batch_size", "max_length", *SEARCH, *CONSTRAINTS)
+    path, names = folder / artifacts.MANIFEST, ("num_beams", "batch_size", "max_length", *SEARCH, *CONSTRAINTS)
     manifest = artifacts.read_manifest(folder) if path.exists() else {}
     saved = {name: manifest[name] for name in names if name in manifest}
     with files.reading(path):

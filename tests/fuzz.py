@@ -192,7 +192,7 @@ NAMED = {
     "layers of Marian": ("marian", "config.json", set_json(encoder_layers=10**9)),
     "id": ("archive", "opus.vocab.yml", add_line("more: 2000000000\n")),
     "size of a vocabulary": ("marian", "config.json", set_json(vocab_size=2 * 10**9, decoder_vocab_size=2 * 10**9)),
-    "beams": ("export", "translator.json", set_json(beams=10**9)),
+    "num_beams": ("export", "translator.json", set_json(num_beams=10**9)),
     "shortest": ("export", "translator.json", set_json(min_length=10**9)),
     "beams of Marian": ("marian", "generation_config.json", set_json(num_beams=10**9)),
     "pipe as settings": ("export", "translator.json", pipe),

@@ -11,11 +11,11 @@ pytestmark = once  # runs and exports are described in their own tests
 
 def test_a_saved_translator(tmp_path):
     model = transformer(BYTES.vocab_size, **SIZES)
-    Translator(model, BYTES, beams=7).save(tmp_path / "one")
+    Translator(model, BYTES, num_beams=7).save(tmp_path / "one")
     said = dict(describe(tmp_path / "one"))
     assert said["kind"] == "saved translator" and said["parameters"] == f"{model.count_params():,}"
     assert "model_dim 16" in said["model"] and said["tokenizer"] == "ByteTokenizer, 260 tokens"
-    assert said["settings"].startswith("beams 7, batch_size 64, max_length 512, penalty length, length_penalty 0.6")
+    assert said["settings"].startswith("num_beams 7, batch_size 64, max_length 512, penalty length, length_penalty 0.6")
     Translator([model, model], BYTES).save(tmp_path / "two")
     assert dict(describe(tmp_path / "two"))["kind"] == "saved translator of 2 models"
 

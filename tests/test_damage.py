@@ -134,7 +134,7 @@ def unfinished(root, run):
 
 @pytest.fixture(scope="module")
 def saved(root, run):
-    Translator.load(run, beams=1, max_length=24).save(root / "saved")
+    Translator.load(run, num_beams=1, max_length=24).save(root / "saved")
     return root / "saved"
 
 
@@ -246,7 +246,7 @@ SLOW = [pytest.param(form, marks=pytest.mark.slow) for form in ("saved_model", "
 
 @pytest.mark.parametrize("form", ["litert", "ctranslate2", *SLOW])  # `test_runners` damages files of all forms, too
 def test_exports(form, saved, root):
-    Translator.load(saved, beams=1, max_length=24).export(root / form, form)
+    Translator.load(saved, num_beams=1, max_length=24).export(root / form, form)
     assert sum(fuzz(file, lambda: runners.load(root / form)(TEXTS)) for file in inside(root / form)) > 90
     different = lambda before, found: True  # noqa: E731
     for file in inside(root / form):

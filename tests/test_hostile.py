@@ -183,7 +183,7 @@ def test_a_hostile_file_takes_neither_much_time_nor_memory(saved, texts, tmp_pat
         shutil.rmtree(tmp_path / "run" / name)
     test_marian.write(tmp_path / "marian")
     test_marian_archive.write_archive(tmp_path / "archive")
-    Translator.load(saved, beams=2, max_length=24).export(tmp_path / "export", "ctranslate2")
+    Translator.load(saved, num_beams=2, max_length=24).export(tmp_path / "export", "ctranslate2")
     program = [sys.executable, pathlib.Path(__file__).with_name("fuzz.py"), tmp_path, "0", "300"]
     run = subprocess.run(program, capture_output=True, text=True)
     found = [json.loads(line) for line in run.stdout.splitlines()]
@@ -335,7 +335,7 @@ SLOW = [pytest.param(form, marks=pytest.mark.slow) for form in ("litert", "onnx"
 @pytest.mark.parametrize("form", ["ctranslate2", "saved_model", *SLOW])
 def test_an_export_to_a_full_disk_leaves_the_earlier_one(form, saved, disk):
     place, leave = disk
-    translator = Translator.load(saved, beams=1, max_length=24)
+    translator = Translator.load(saved, num_beams=1, max_length=24)
     translator.export(place / "out", "ctranslate2")
     before = runners.load(place / "out")(["a dog"])
     leave(40_000)
@@ -350,7 +350,7 @@ def test_translations_to_a_full_disk_go_on_when_there_is_room(saved, disk, tmp_p
     place, leave = disk
     monkeypatch.setattr(commands, "CHUNK", 64)
     (tmp_path / "in").write_text("".join(f"{number} dogs\n" for number in range(400)))
-    argv = ["translate", str(saved), str(tmp_path / "in"), "--max_length", "32", "--beams", "1", "--out"]
+    argv = ["translate", str(saved), str(tmp_path / "in"), "--max_length", "32", "--num_beams", "1", "--out"]
     commands.run([*argv, str(tmp_path / "whole")])
     leave(8192)
     with pytest.raises(SystemExit, match=f"error: {place / 'out'}: No space left on device; what was written"):

@@ -11,7 +11,7 @@ from conftest import BACKEND, once
 import keras_tfm
 
 PACKAGE = pathlib.Path(keras_tfm.__file__).parent
-ORDER = ["registration", "common", "ops", "runtimes", "layers", "text", "data", "artifacts", "models", "decoding"]
+ORDER = ["registration", "common", "ops", "runtimes", "layers", "text", "data", "artifacts", "decoding", "models"]
 ORDER += ["convert", "export", "translator", "plots", "training", "serving", "cli"]
 LAYERS = ["masks", "positions", "scores", "attention", "blocks", "stacks"]
 

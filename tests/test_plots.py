@@ -67,6 +67,6 @@ def test_a_packed_model_has_the_map_of_an_unpacked_one(tmp_path):
         model = transformer(BYTES.vocab_size, num_layers=1, model_dim=16, num_heads=2, ff_dim=32, packed=packed)
         weights = weights or spread(model).get_weights()
         model.set_weights(weights)
-        translation_map(Translator(model, BYTES, beams=1, max_length=20), "a dog", tmp_path / "map.png", mean=True)
+        translation_map(Translator(model, BYTES, num_beams=1, max_length=20), "a dog", tmp_path / "map.png", mean=True)
         drawn.append(image.imread(tmp_path / "map.png"))
     np.testing.assert_allclose(*drawn, atol=0.02)

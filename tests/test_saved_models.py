@@ -48,7 +48,7 @@ for name in ("keras_tfm", "keras", "tensorflow"):
 import numpy as np, onnxruntime
 encoder, step = (onnxruntime.InferenceSession(f"{sys.argv[1]}/{name}.onnx") for name in ("encoder", "step"))
 names = [x.name for x in step.get_inputs() if x.name.startswith("cache_")]
-PAD, START, END, beams = 0, 1, 2, int(sys.argv[2])
+PAD, START, END, num_beams = 0, 1, 2, int(sys.argv[2])
 
 def translate(ids):
     alive, ended, limit = [(0.0, [], encoder.run(names, {"ids": np.array([ids], "int32")}))], [], 2 * len(ids) + 16
@@ -60,12 +60,12 @@ def translate(ids):
             logits, *cache = step.run(["logits", *("next_" + name for name in names)], inputs)
             shares = logits[0] - np.log(np.exp(logits[0] - logits.max()).sum()) - logits.max()
             shares[[PAD, START]] = -1e9
-            following += [(score + shares[n], [*tokens, int(n)], cache) for n in np.argsort(-shares)[:beams]]
-        best = sorted(following, key=lambda hypothesis: -hypothesis[0])[:beams]
+            following += [(score + shares[n], [*tokens, int(n)], cache) for n in np.argsort(-shares)[:num_beams]]
+        best = sorted(following, key=lambda hypothesis: -hypothesis[0])[:num_beams]
         stop = position == limit - 1
         ended += [(h[0] / len(h[1]) ** 0.6, h[1]) for h in best if h[1][-1] == END or stop]
         alive = [hypothesis for hypothesis in best if hypothesis[1][-1] != END]
-        if not alive or ended and max(ended)[0] > alive[0][0] / limit ** 0.6 or beams == len(ended) == 1:
+        if not alive or ended and max(ended)[0] > alive[0][0] / limit ** 0.6 or num_beams == len(ended) == 1:
             break
     return max(ended)[1]
 
@@ -98,7 +98,7 @@ def right(answers):
 
 @pytest.mark.slow
 def test_it_reads_dates_that_it_has_never_seen():
-    assert right(Translator.load(KERAS, beams=1, batch_size=128, max_length=64)(SOURCES)) > 99.5
+    assert right(Translator.load(KERAS, num_beams=1, batch_size=128, max_length=64)(SOURCES)) > 99.5
 
 
 @once
@@ -132,16 +132,16 @@ def test_no_model_is_that_of_dates(tmp_path, monkeypatch, capsys):
     (tmp_path / "dates").write_text("Mittwoch, 3. Mai 2023\n4 juillet 1999\n")
     with open(tmp_path / "dates") as file:
         monkeypatch.setattr(sys, "stdin", file)
-        commands.run(["translate", "--beams", "1", "--max_length", "64"])
+        commands.run(["translate", "--num_beams", "1", "--max_length", "64"])
     said = capsys.readouterr()
     assert said.out == "2023-05-03\n1999-07-04\n" and "no MODEL given: using the package's date translator" in said.err
 
 
 @pytest.mark.slow
 @IN_TENSORFLOW
-@pytest.mark.parametrize("beams", [4, pytest.param(1, marks=pytest.mark.hours)])
-def test_every_form_says_what_the_model_says(beams, tmp_path):
-    translator, texts = Translator.load(KERAS, beams=beams, max_length=64), list(SOURCES[:100])
+@pytest.mark.parametrize("num_beams", [4, pytest.param(1, marks=pytest.mark.hours)])
+def test_every_form_says_what_the_model_says(num_beams, tmp_path):
+    translator, texts = Translator.load(KERAS, num_beams=num_beams, max_length=64), list(SOURCES[:100])
     expected = translator(texts)
     translator.export(tmp_path / "saved_model", "saved_model")
     assert by_saved_model(tmp_path / "saved_model", texts) == expected
@@ -157,10 +157,10 @@ def test_every_form_says_what_the_model_says(beams, tmp_path):
     names = runners.vocabulary(translator.source_tokenizer)
     rows = [[names[number] for number in row] for row in translator.source_tokenizer.encode(texts)]
     ids = {name: number for number, name in enumerate(runners.vocabulary(translator.target_tokenizer))}
-    answers = fresh(RUN_CTRANSLATE2, rows, tmp_path / "ctranslate2", beams)
+    answers = fresh(RUN_CTRANSLATE2, rows, tmp_path / "ctranslate2", num_beams)
     assert translator.target_tokenizer.decode([[ids[name] for name in row] for row in answers]) == expected
     translator.export(tmp_path / "onnx", "onnx")
-    assert by_ids(RUN_ONNX, translator, texts, tmp_path / "onnx", beams) == expected
+    assert by_ids(RUN_ONNX, translator, texts, tmp_path / "onnx", num_beams) == expected
     translator.export(tmp_path / "web", "web", "float32", runtime=empty_runtime(tmp_path / "node_modules"))
     for form in {*runners.RUNNERS} - {"huggingface"}:  # which `transformers` runs, and only post-norm models
         assert runners.load(tmp_path / ("float32" if form == "litert" else form))([*texts, " "]) == [*expected, ""]

@@ -37,7 +37,9 @@ ONE_WIDTH = pytest.mark.usefixtures("one_width")
 def translators():
     """Number of beams → translators of one model, which all tests share, since programs take long to compile."""
     model = random_model()
-    made = {beams: Translator(model, BYTES, beams=beams, batch_size=4, max_length=24) for beams in (1, 3)}
+    made = {
+        num_beams: Translator(model, BYTES, num_beams=num_beams, batch_size=4, max_length=24) for num_beams in (1, 3)
+    }
     made[3].widths, made[3].jit_compile = [24], False  # fewer programs
     return made
 
@@ -47,9 +49,9 @@ def translator(translators):
     return translators[3]
 
 
-@pytest.mark.parametrize("beams", [1, 3])
-def test_each_text_is_translated_as_if_it_were_alone(beams, translators):
-    translator = translators[beams]
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_each_text_is_translated_as_if_it_were_alone(num_beams, translators):
+    translator = translators[num_beams]
     together = translator(TEXTS * 2)
     assert together == translator(TEXTS) * 2 == [translator([text])[0] for text in TEXTS] * 2
     assert len(set(together)) > 2  # or nothing was tested
@@ -86,12 +88,12 @@ def test_strange_texts_are_translated_to_strings(translator):
 
 
 def test_n_best_come_in_order_and_begin_with_the_best(translators):
-    for beams, translator in translators.items():
-        found = translator.n_best(TEXTS, beams)
+    for num_beams, translator in translators.items():
+        found = translator.n_best(TEXTS, num_beams)
         assert [hypotheses[0][0] for hypotheses in found] == translator(TEXTS)
         for text, hypotheses in zip(TEXTS, found, strict=True):
             scores = [score for _, score in hypotheses]
-            assert scores == sorted(scores, reverse=True) and len(scores) == (beams if text.strip() else 1)
+            assert scores == sorted(scores, reverse=True) and len(scores) == (num_beams if text.strip() else 1)
             assert (scores[0] < 0) == bool(text.strip())
     with_more = translators[1].n_best(["a dog"], 2)  # than it has beams
     assert len(with_more[0]) == 2
@@ -107,9 +109,9 @@ def test_a_loaded_translator_gives_the_same_translations(separate, tmp_path):
         if not separate
         else transformer(tokenizer.vocab_size, target_vocab_size=BYTES.vocab_size, **SIZES)
     )
-    translator = Translator(model, *tokenizers, beams=1, max_length=24)
+    translator = Translator(model, *tokenizers, num_beams=1, max_length=24)
     translator.save(tmp_path / "saved")
-    loaded = Translator.load(tmp_path / "saved", beams=1, max_length=24)
+    loaded = Translator.load(tmp_path / "saved", num_beams=1, max_length=24)
     assert same_models(loaded, translator) and len(loaded.tokenizers) == len(tokenizers)
     if separate:
         assert loaded(TEXTS) == translator(TEXTS)
@@ -129,7 +131,7 @@ def test_a_model_that_does_not_name_its_tokenizers_is_loaded_with_a_warning(tmp_
 @ONE_WIDTH
 def test_an_ensemble_translates_and_is_saved(tmp_path, translators):
     (model,), alone, other = translators[1].models, translators[1](TEXTS), random_model(1)
-    together = Translator([model, other], BYTES, beams=1, max_length=24)
+    together = Translator([model, other], BYTES, num_beams=1, max_length=24)
     assert together(TEXTS) != alone
     other_weights = other.get_weights()
     other.set_weights(model.get_weights())
@@ -140,45 +142,47 @@ def test_an_ensemble_translates_and_is_saved(tmp_path, translators):
 
 
 def test_settings_are_saved_and_arguments_win(tmp_path, translators):
-    own = {"beams": 7, "batch_size": 3, "max_length": 64}
-    options = {"penalty": "gnmt", "length_penalty": 1.5, "thorough": True, "coverage_penalty": 0.1}
-    options |= {"min_length": 2, "no_repeat_ngram": 3, "forbidden": [40, 41, 42]}
+    own = {"num_beams": 7, "batch_size": 3, "max_length": 64}
+    options = {"penalty": "gnmt", "length_penalty": 1.5, "early_stopping": False, "coverage_penalty": 0.1}
+    options |= {"min_length": 2, "no_repeat_ngram_size": 3, "suppress_tokens": [40, 41, 42]}
     assert {*options} == {*SEARCH, *CONSTRAINTS}
-    Translator(translators[1].models, BYTES, **own, **options | {"forbidden": range(40, 43)}).save(tmp_path)
+    Translator(translators[1].models, BYTES, **own, **options | {"suppress_tokens": range(40, 43)}).save(tmp_path)
     loaded = Translator.load(tmp_path)
-    assert (loaded.beams, loaded.batch_size, loaded.max_length, loaded.options) == (7, 3, 64, options)
-    assert loaded.settings == own | options and loaded.with_settings(beams=1).settings == own | options | {"beams": 1}
-    loaded = Translator.load(tmp_path, beams=2, thorough=False)
-    assert loaded.settings == own | options | {"beams": 2, "thorough": False}
+    assert (loaded.num_beams, loaded.batch_size, loaded.max_length, loaded.options) == (7, 3, 64, options)
+    assert loaded.settings == own | options and loaded.with_settings(num_beams=1).settings == own | options | {
+        "num_beams": 1
+    }
+    loaded = Translator.load(tmp_path, num_beams=2, early_stopping=True)
+    assert loaded.settings == own | options | {"num_beams": 2, "early_stopping": True}
 
 
 def test_folders_without_settings_load_and_wrong_settings_are_named(tmp_path, translators):
     translators[1].save(tmp_path)
     files.write_json(tmp_path / "translator.json", {"format": "keras"})  # as earlier versions did
     assert Translator.load(tmp_path).settings == Translator(translators[1].models, BYTES).settings
-    files.write_json(tmp_path / "translator.json", {"format": "keras", "beams": "7"})
-    with pytest.raises(files.DamagedFile, match=r"translator.json: damaged.*`beams` must be a positive integer"):
+    files.write_json(tmp_path / "translator.json", {"format": "keras", "num_beams": "7"})
+    with pytest.raises(files.DamagedFile, match=r"translator.json: damaged.*`num_beams` must be a positive integer"):
         Translator.load(tmp_path)
 
 
 @ONE_WIDTH
-@pytest.mark.parametrize("beams", [1, 2])
-def test_a_text_without_a_possible_translation_becomes_empty(beams, translators):
-    options = {"min_length": 3, "forbidden": range(3, BYTES.vocab_size), "max_length": 24}
-    translator = Translator(translators[1].models, BYTES, beams=beams, **options)
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_a_text_without_a_possible_translation_becomes_empty(num_beams, translators):
+    options = {"min_length": 3, "suppress_tokens": range(3, BYTES.vocab_size), "max_length": 24}
+    translator = Translator(translators[1].models, BYTES, num_beams=num_beams, **options)
     assert translator(["a", "b\n\nc"]) == ["", "\n\n"]
-    assert beams == 1 or translator.n_best(["a", ""], 2) == [[("", NEVER)], [("", 0.0)]]
+    assert num_beams == 1 or translator.n_best(["a", ""], 2) == [[("", NEVER)], [("", 0.0)]]
 
 
 @ONE_WIDTH
-@pytest.mark.parametrize("beams", [1, 2])
-def test_weights_that_are_not_finite_are_named(beams, tmp_path):
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_weights_that_are_not_finite_are_named(num_beams, tmp_path):
     model = random_model()
-    translator = Translator(model, BYTES, beams=beams, max_length=24)
+    translator = Translator(model, BYTES, num_beams=num_beams, max_length=24)
     assert translator(["a"])
     model.decoder.blocks[0].feed_forward.inner.kernel.assign(np.full((16, 32), np.nan))
     message = r"must have finite weights.* Received: NaN or infinite decoder/decoder_0/feed_forward/inner/kernel"
-    for translate in (translator, Translator(model, BYTES, beams=beams, max_length=24)):
+    for translate in (translator, Translator(model, BYTES, num_beams=num_beams, max_length=24)):
         with pytest.raises(FloatingPointError, match=f"model 'transformer' {message}"):
             translate(["a", "a dog"])
     translator.save(tmp_path)
@@ -189,14 +193,14 @@ def test_weights_that_are_not_finite_are_named(beams, tmp_path):
 @ONE_WIDTH
 @pytest.mark.usefixtures("one_width")
 def test_a_translation_is_no_longer_than_allowed():
-    translator = Translator(random_model(2), BYTES, beams=1, max_length=24)
+    translator = Translator(random_model(2), BYTES, num_beams=1, max_length=24)
     translator.longest_target = 3
     assert max(map(len, translator(["a dog", "b"]))) == 3
 
 
 def test_new_weights_are_seen_and_greedy_search_ignores_the_options_of_beam_search(translators):
     model, options = random_model(2), {"length_penalty": 1.0, "penalty": "gnmt", "coverage_penalty": 0.2}
-    translator = Translator(model, BYTES, beams=1, max_length=24, **options)
+    translator = Translator(model, BYTES, num_beams=1, max_length=24, **options)
     before = translator(TEXTS)
     model.set_weights(translators[1].models[0].get_weights())
     assert before != translator(TEXTS) == translators[1](TEXTS)
@@ -211,14 +215,14 @@ def test_models_in_mixed_precision_translate_alone_and_together(precision, trans
     finally:
         keras.config.set_dtype_policy("float32")
     assert model.compute_dtype == precision.removeprefix("mixed_")
-    covering = Translator(model, BYTES, beams=2, coverage_penalty=0.2, batch_size=2, max_length=24)
-    together = Translator([model, *translators[1].models], BYTES, beams=1, batch_size=2, max_length=24)
+    covering = Translator(model, BYTES, num_beams=2, coverage_penalty=0.2, batch_size=2, max_length=24)
+    together = Translator([model, *translators[1].models], BYTES, num_beams=1, batch_size=2, max_length=24)
     ((translation, score),) = covering.n_best(["a dog"], 1)[0]
     assert translation and -100 < score < 0 and together(["a dog"])[0]
 
 
 def test_texts_are_cut_where_learned_positions_end():
-    translator = Translator(random_model(positions="learned", max_length=12), BYTES, beams=1)
+    translator = Translator(random_model(positions="learned", max_length=12), BYTES, num_beams=1)
     with pytest.warns(UserWarning, match="19 of 30 tokens"):
         assert isinstance(translator(["a" * 30])[0], str)
 
@@ -228,7 +232,7 @@ def test_many_sentences_need_few_programs(monkeypatch, translators):
     programs = []
     search = Translator.search
     monkeypatch.setattr(Translator, "search", lambda *args, **options: programs.append(1) or search(*args, **options))
-    translator = Translator(translators[1].models, BYTES, beams=1, max_length=24)
+    translator = Translator(translators[1].models, BYTES, num_beams=1, max_length=24)
     lengths = np.random.default_rng(0).integers(1, 23, 200)
     translator(["a" * length for length in lengths])
     assert len(programs) == 2  # one for each width, 16 and 24
@@ -245,7 +249,7 @@ def test_after_a_warm_up_no_call_compiles(monkeypatch):
             self.traced += 1
             return super().search(*arguments, **options)
 
-    translator = Counting(random_model(), BYTES, beams=1, batch_size=10, max_length=24)
+    translator = Counting(random_model(), BYTES, num_beams=1, batch_size=10, max_length=24)
     translator.warm_up()
     assert translator.traced == 4  # two widths, two batch sizes
     translator(TEXTS)
@@ -271,7 +275,7 @@ def test_bad_arguments(tmp_path, translators):
     for name, value in {
         "length_penalty": "x",
         "coverage_penalty": -1,
-        "no_repeat_ngram": 1.5,
+        "no_repeat_ngram_size": 1.5,
         "min_length": 9999,
     }.items():
         with pytest.raises(ValueError, match=f"`{name}` must be"):
@@ -280,10 +284,10 @@ def test_bad_arguments(tmp_path, translators):
         ValueError, match="`coverage_penalty` must be 0 for an ensemble. Received: coverage_penalty=0.2"
     ):
         Translator([model] * 2, BYTES, coverage_penalty=0.2)
-    with pytest.raises(ValueError, match="`beams` must be a positive integer"):
-        Translator(model, BYTES, beams=0)
+    with pytest.raises(ValueError, match="`num_beams` must be a positive integer"):
+        Translator(model, BYTES, num_beams=0)
     with pytest.raises(
-        ValueError, match="`option` must be one of .*'beams'.*'length_penalty'.* Received: option='length'"
+        ValueError, match="`option` must be one of .*'num_beams'.*'length_penalty'.* Received: option='length'"
     ):
         Translator(model, BYTES, length=0.6)
     with pytest.raises(FileNotFoundError, match=r"must contain model.keras"):

@@ -154,7 +154,7 @@ def show(translator, pairs, verbose):
     """Prints up to twenty translations with their references, and returns how many of all are exactly right."""
     from keras_tfm.translator import Translator
 
-    greedy = Translator(translator.models, *translator.tokenizers, beams=1, batch_size=128)
+    greedy = Translator(translator.models, *translator.tokenizers, num_beams=1, batch_size=128)
     greedy.jit_compile = len(pairs) > FEW
     # an untrained model would write until it may not write more
     greedy.longest_target = 1 + max(map(len, greedy.target_tokenizer.encode(target for _, target in pairs)))
@@ -319,7 +319,7 @@ def plot(model, text, layer, mean, out):
     from keras_tfm import plots
 
     out.parent.mkdir(parents=True, exist_ok=True)
-    translation = plots.translation_map(load_translator(model, beams=1), text, out, layer, mean)
+    translation = plots.translation_map(load_translator(model, num_beams=1), text, out, layer, mean)
     print(f"{text} → {translation}\nwrote {out}")
 
 

@@ -123,15 +123,15 @@ ARGUMENTS = {
 AS_SAVED = "fixed in an export; without a flag, as a saved translator says, or by default"
 DECODES = ("translate", "evaluate", "export", "serve")  # commands with the next flags, arguments of `Translator`
 DECODING = {
-    "--beams": {"type": positive, "help": "number of hypotheses kept; 1 is greedy search (default: 4)"},
+    "--num_beams": {"type": positive, "help": "number of hypotheses kept; 1 is greedy search (default: 4)"},
     "--length_penalty": {"type": float, "help": "divide scores by the length to this power (default: 0.6)"},
-    "--thorough": {
+    "--early_stopping": {
         "action": argparse.BooleanOptionalAction,
-        "help": "search until no better translation can be found, which takes longer and seldom finds one",
+        "help": "stop when no hypothesis would be the best if it ended now (default); without, when none can become it",
     },
     "--batch_size": {"type": positive, "help": "number of texts translated together (default: 64)"},
     "--max_length": {"type": positive, "help": "maximum tokens per text (default: 512; for exports at most 128)"},
-    "--no_repeat_ngram": {"type": int, "help": "never repeat a sequence of this many tokens (default: 0, off)"},
+    "--no_repeat_ngram_size": {"type": int, "help": "never repeat a sequence of this many tokens (default: 0, off)"},
 }
 
 

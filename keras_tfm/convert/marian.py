@@ -258,9 +258,7 @@ def fill(model, tensors, orders):
         variable.assign(array)
 
 
-# Their options of the search → ours.
-SEARCH = {"num_beams": "beams", "length_penalty": "length_penalty", "min_length": "min_length"}
-SEARCH |= {"no_repeat_ngram_size": "no_repeat_ngram"}
+SEARCH = ("num_beams", "length_penalty", "min_length", "no_repeat_ngram_size")  # options that have our names
 
 
 def search_options(folder, order):
@@ -278,8 +276,8 @@ def search_options(folder, order):
     path = path if path.exists() else folder / "config.json"
     generation = {"forced_eos_token_id": forced} | files.read_json(path)
     generation = {name: value for name, value in generation.items() if value is not None}
-    options = {"length_penalty": 1.0} | {ours: generation[name] for name, ours in SEARCH.items() if name in generation}
-    options |= {"thorough": True} if generation.get("early_stopping") == "never" else {}
+    options = {"length_penalty": 1.0} | {name: generation[name] for name in SEARCH if name in generation}
+    options |= {"early_stopping": False} if generation.get("early_stopping") == "never" else {}
     with files.reading(path):
         positive("num_beams", generation.get("num_beams", 1))
         longest = positive("max_length", generation.get("max_length"), optional=True)
@@ -287,13 +285,13 @@ def search_options(folder, order):
             longest = positive("max_new_tokens", generation["max_new_tokens"]) + 1
         if longest is not None:
             options["max_length"] = max(longest - 1 - ("forced_eos_token_id" in generation), 1)
-        options["forbidden"], ignored = forbidden_tokens(generation.get("bad_words_ids", []), order)
+        options["suppress_tokens"], ignored = suppressed_tokens(generation.get("bad_words_ids", []), order)
     if ignored:
         warnings.warn(f"{path}: {ignored} `bad_words_ids` of several tokens are ignored", stacklevel=4)
     return options
 
 
-def forbidden_tokens(banned, order):
+def suppressed_tokens(banned, order):
     """Our ids of `bad_words_ids` that are single tokens, and the number of longer ones, which have no counterpart.
 
     Padding, start and end are left out: the first two are never written, and `transformers` ignores the last.

@@ -2,5 +2,6 @@
 
 from keras_tfm.decoding.beam import PENALTIES, beam_search, check_search
 from keras_tfm.decoding.constraints import Constraints
+from keras_tfm.decoding.samplers import Beam, Greedy, Sample, compiled
 from keras_tfm.decoding.search import Ensemble, greedy, map_hypotheses, sample
 from keras_tfm.ops.runtime import NEVER

@@ -22,50 +22,50 @@ def beam_search(
     step,
     sources,
     max_length,
-    beams=4,
+    num_beams=4,
     n_best=1,
     penalty="length",
     length_penalty=0.6,
     coverage_penalty=0.0,
-    thorough=True,
-    room=None,
+    early_stopping=False,
+    capacity=None,
     **constraints,
 ):
     """Finds the best hypotheses with a beam.
 
-    Each step keeps the `beams` best continuations of all hypotheses. Those that end leave the beam and are kept
+    Each step keeps the `num_beams` best continuations of all hypotheses. Those that end leave the beam and are kept
     separately. The search stops when no hypothesis in the beam can still become one of the `n_best`: its probability
     can only fall, and its logarithm is divided by at most the largest divisor of any length that it can reach.
 
     Args:
-        start, step, sources, max_length, room, **constraints: as for `greedy`.
-        beams: number of hypotheses to keep.
-        n_best: number of hypotheses to return, at most `beams`.
+        start, step, sources, max_length, capacity, **constraints: as for `greedy`.
+        num_beams: number of hypotheses to keep.
+        n_best: number of hypotheses to return, at most `num_beams`.
         penalty: a key of `PENALTIES`: what the log probability of a hypothesis is divided by.
         length_penalty: its exponent; 0 for none, higher values favour longer hypotheses.
         coverage_penalty: factor of Σ log min(attention to a source token, 1), which is added to the score of a
             hypothesis when it ends (https://arxiv.org/abs/1609.08144); `step` must then also return the attention
             (rows, source length).
-        thorough: if False, the search stops as soon as no hypothesis in the beam would be one of the `n_best` if it
+        early_stopping: whether the search stops as soon as no hypothesis in the beam would be one of the `n_best` if it
             ended now. That takes fewer steps, and seldom misses a longer hypothesis with a better score.
 
     Returns:
         ids (batch, n_best, max_length), zeros after the end token, and scores (batch, n_best), best first. Slots with
         no hypothesis have zeros as ids and the score `NEVER`.
     """
-    if positive("n_best", n_best) > positive("beams", beams):
-        raise UserError(f"`n_best` must be at most {beams=}. Received: {n_best=}")
-    check_search(penalty, length_penalty, coverage_penalty, thorough)
+    if positive("n_best", n_best) > positive("num_beams", num_beams):
+        raise UserError(f"`n_best` must be at most {num_beams=}. Received: {n_best=}")
+    check_search(penalty, length_penalty, coverage_penalty, early_stopping)
     divisors = PENALTIES[penalty](np.arange(1, max_length + 1, dtype="float32"), length_penalty)
-    options = {"beams": beams, "n_best": n_best, "divisors": divisors, "coverage_penalty": coverage_penalty}
-    options["thorough"] = thorough
-    return _BeamSearch(start, step, sources, max_length, room, constraints, **options).decode()
+    options = {"num_beams": num_beams, "n_best": n_best, "divisors": divisors, "coverage_penalty": coverage_penalty}
+    options["early_stopping"] = early_stopping
+    return _BeamSearch(start, step, sources, max_length, capacity, constraints, **options).decode()
 
 
-def check_search(penalty="length", length_penalty=0.6, coverage_penalty=0.0, thorough=True):
+def check_search(penalty="length", length_penalty=0.6, coverage_penalty=0.0, early_stopping=False):
     """Raises an error for options that `beam_search` does not accept."""
     one_of("penalty", penalty, PENALTIES)
-    one_of("thorough", thorough, (False, True))
+    one_of("early_stopping", early_stopping, (False, True))
     if not isinstance(length_penalty, (int, float)):
         raise UserError(f"`length_penalty` must be a number. Received: {length_penalty=}")
     if not isinstance(coverage_penalty, (int, float)) or coverage_penalty < 0:
@@ -75,23 +75,23 @@ def check_search(penalty="length", length_penalty=0.6, coverage_penalty=0.0, tho
 class _BeamSearch(Search):
     """Adds to the state: hypotheses that are `alive` or have `ended`, and the `parents` (b, k) of those alive."""
 
-    def __init__(self, *arguments, beams, n_best, divisors, coverage_penalty, thorough):
+    def __init__(self, *arguments, num_beams, n_best, divisors, coverage_penalty, early_stopping):
         super().__init__(*arguments)
-        self.beams, self.n_best, self.divisors, self.thorough = beams, n_best, divisors, thorough
+        self.num_beams, self.n_best, self.divisors, self.early_stopping = num_beams, n_best, divisors, early_stopping
         self.coverage_penalty = coverage_penalty
 
     def decode(self):
-        shape = self.batch, self.beams
+        shape = self.batch, self.num_beams
         alive = {
             "ids": ops.zeros((*shape, self.max_length), dtype="int32"),
-            "scores": ops.tile(ops.convert_to_tensor([[0.0] + [NEVER] * (self.beams - 1)]), (self.batch, 1)),
+            "scores": ops.tile(ops.convert_to_tensor([[0.0] + [NEVER] * (self.num_beams - 1)]), (self.batch, 1)),
         }
         if self.coverage_penalty:
             alive["coverage"] = ops.zeros((*shape, ops.shape(self.sources)[1]))
         ended = {"ids": alive["ids"], "scores": ops.full(shape, 2 * NEVER)}
         parents = ops.zeros(shape, dtype="int32")
-        cache = map_hypotheses(functools.partial(_repeated, n=self.beams), self.cache)
-        ended = self.run(self.batch * self.beams, cache, alive=alive, ended=ended, parents=parents)
+        cache = map_hypotheses(functools.partial(_repeated, n=self.num_beams), self.cache)
+        ended = self.run(self.batch * self.num_beams, cache, alive=alive, ended=ended, parents=parents)
         ids, scores = (ended[name][:, : self.n_best] for name in ("ids", "scores"))
         return ops.where(ops.expand_dims(scores > NEVER / 2, -1), ids, PAD), ops.maximum(scores, NEVER)
 
@@ -102,7 +102,7 @@ class _BeamSearch(Search):
         """Which rows (b,) can still find a hypothesis that is one of the best."""
         take, position = ops.take, ops.minimum(state["position"], self.max_length - 1)
         divisor = take(self.divisors, position, axis=0)
-        if self.thorough:
+        if not self.early_stopping:
             # The highest score that a hypothesis can still get, here or at its last position: log probabilities are
             # negative, divisors rise or fall with the length, and the coverage penalty only subtracts.
             divisor = ops.maximum(divisor, take(self.divisors, self.constraints.last, axis=0))
@@ -131,22 +131,22 @@ class _BeamSearch(Search):
 
     def _continuations(self, logits, position, alive):
         """Scores, tokens and parents (b, k) of the best continuations of all hypotheses."""
-        per_beam = min(self.beams, logits.shape[-1])
+        per_beam = min(self.num_beams, logits.shape[-1])
         written = ops.reshape(alive["ids"], (-1, self.max_length))
         values, ids = self.constraints.most_probable(logits, per_beam, position, written)  # (b · k, per beam)
-        values = ops.reshape(values + ops.reshape(alive["scores"], (-1, 1)), (self.batch, self.beams * per_beam))
-        scores, places = ops.top_k(values, self.beams)
-        tokens = ops.take_each(ops.reshape(ids, (self.batch, self.beams * per_beam)), places)
+        values = ops.reshape(values + ops.reshape(alive["scores"], (-1, 1)), (self.batch, self.num_beams * per_beam))
+        scores, places = ops.top_k(values, self.num_beams)
+        tokens = ops.take_each(ops.reshape(ids, (self.batch, self.num_beams * per_beam)), places)
         return scores, tokens, ops.cast(places // per_beam, "int32")
 
     def _ended(self, ended, alive, ends, scores, position):
-        """The best `beams` of the hypotheses that had ended and of those that end now."""
+        """The best `num_beams` of the hypotheses that had ended and of those that end now."""
         final = scores / ops.take(self.divisors, position, axis=0)
         if self.coverage_penalty:
             covered = ops.log(ops.clip(alive["coverage"], 1e-9, 1.0)) * ops.cast(self.sources != 0, "float32")[:, None]
             final = final + self.coverage_penalty * ops.sum(covered, axis=-1)
         final = ops.concatenate([ended["scores"], ops.where(ends, final, 2 * NEVER)], axis=1)
-        best, which = ops.top_k(final, self.beams)
+        best, which = ops.top_k(final, self.num_beams)
         return {"ids": ops.take_each(ops.concatenate([ended["ids"], alive["ids"]], axis=1), which), "scores": best}
 
 

@@ -16,24 +16,25 @@ class Constraints:
     Args:
         max_length: maximum number of tokens, including the end token.
         min_length: minimum number of tokens, including the end token.
-        forbidden: ids that are never written; neither are padding and the start token.
+        suppress_tokens: ids that are never written; neither are padding and the start token.
         prefix: ids (batch, n) that each row starts with; 0 leaves a position free.
-        no_repeat_ngram: no sequence of this many tokens occurs twice in a translation; 0 for no such rule.
+        no_repeat_ngram_size: no sequence of this many tokens occurs twice in a translation; 0 for no such rule.
         limits: None or (batch,), the maximum number of tokens of each row, where that is less than `max_length`.
     """
 
-    def __init__(self, max_length, min_length=0, forbidden=(), prefix=None, no_repeat_ngram=0, limits=None):
+    def __init__(self, max_length, min_length=0, suppress_tokens=(), prefix=None, no_repeat_ngram_size=0, limits=None):
         self.max_length = positive("max_length", max_length)
         if not (isinstance(min_length, int) and 0 <= min_length <= max_length):
             raise UserError(f"`min_length` must be from 0 to max_length={max_length}. Received: {min_length=}")
-        if END in forbidden:
-            raise UserError(f"`forbidden` must not contain the end token, {END}. Received: {forbidden=}")
-        if not isinstance(no_repeat_ngram, int) or no_repeat_ngram < 0:
-            raise UserError(f"`no_repeat_ngram` must be an integer of at least 0. Received: {no_repeat_ngram=}")
+        if END in suppress_tokens:
+            raise UserError(f"`suppress_tokens` must not contain the end token, {END}. Received: {suppress_tokens=}")
+        if not isinstance(no_repeat_ngram_size, int) or no_repeat_ngram_size < 0:
+            received = f"{no_repeat_ngram_size=}"
+            raise UserError(f"`no_repeat_ngram_size` must be an integer of at least 0. Received: {received}")
         if prefix is not None and (len(np.shape(prefix)) != 2 or np.shape(prefix)[1] > max_length):
             raise UserError(f"`prefix` must be (batch, n), n ≤ {max_length}. Received: shape {np.shape(prefix)}")
-        self.min_length, self.forbidden = min_length, sorted({PAD, START, *forbidden})
-        self.prefix, self.no_repeat_ngram = prefix, no_repeat_ngram
+        self.min_length, self.suppress_tokens = min_length, sorted({PAD, START, *suppress_tokens})
+        self.prefix, self.no_repeat_ngram_size = prefix, no_repeat_ngram_size
         # the last position of each row, (batch,) or an int
         self.last = max_length - 1 if limits is None else ops.cast(ops.minimum(limits, max_length) - 1, "int32")
 
@@ -58,8 +59,8 @@ class Constraints:
         Returns:
             log probabilities and ids, (rows, k) each, best first; `NEVER` where fewer than `k` tokens may follow.
         """
-        if self.prefix is None and self.no_repeat_ngram == 0 and not self.may_exclude_all:
-            values, ids = ops.best_k(logits, k, self.forbidden)
+        if self.prefix is None and self.no_repeat_ngram_size == 0 and not self.may_exclude_all:
+            values, ids = ops.best_k(logits, k, self.suppress_tokens)
             normalizer = ops.log_normalizer(logits, values, ids)
         else:
             values, ids = ops.best_k(self.masked(logits, position, written), k)
@@ -68,11 +69,11 @@ class Constraints:
 
     def masked(self, logits, position, written):
         """Logits (rows, v), set to `NEVER` or lowered by 1e9 where a token may not follow `written` (rows, l)."""
-        vocabulary, allowed = np.arange(logits.shape[-1]), masked_columns(logits, self.forbidden)
+        vocabulary, allowed = np.arange(logits.shape[-1]), masked_columns(logits, self.suppress_tokens)
         if self.min_length > 1:
             too_early = ops.logical_and(vocabulary == END, position < self.min_length - 1)
             allowed = ops.where(too_early, NEVER, allowed)
-        if self.no_repeat_ngram:
+        if self.no_repeat_ngram_size:
             allowed = ops.where(self._repeats(logits, position, written), NEVER, allowed)
         if self.prefix is not None:
             wanted = self._wanted(ops.shape(logits)[0], position)
@@ -81,7 +82,7 @@ class Constraints:
 
     def _repeats(self, logits, position, written):
         """Whether a token (rows, v) would complete an n-gram that has been written before."""
-        n, rows, length = self.no_repeat_ngram, ops.shape(written)[0], written.shape[1]
+        n, rows, length = self.no_repeat_ngram_size, ops.shape(written)[0], written.shape[1]
         if length < n:
             return False
         before = ops.maximum(ops.add(position, np.arange(1 - n, 0)), 0)

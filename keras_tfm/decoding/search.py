@@ -3,10 +3,11 @@
     start(sources, max_length) → cache
     step(tokens, position, cache) → logits (rows, n, vocabulary), cache
 
-A cache is any tree of dicts, lists and tensors. Tensors under a key "memory" belong to a source and are shared by its
-hypotheses; all others belong to a hypothesis and move with it. Those under a key "state" keep their size, the others
-have room for a number of positions, (…, positions, features). `step` may be given several rows for each row of the
-memory: first all rows of source 0, then those of source 1, and so on.
+A cache is any tree of dicts, lists and tensors, whose first axis is that of the rows; each step returns one of the same
+structure, shapes and dtypes. Tensors under a key "memory" belong to a source and are shared by its hypotheses; all
+others belong to a hypothesis and move with it. Those under a key "state" keep their size, the others have a capacity, a
+number of positions, (…, capacity, features). `step` may be given several rows for each row of the memory: first all
+rows of source 0, then those of source 1, and so on.
 
 Axes: b batch, k beams, l length, v vocabulary.
 """
@@ -27,7 +28,7 @@ MANY = 16  # rows, and positions, from which on it pays to divide a search, whic
 GROUPS = 4
 
 
-def greedy(start, step, sources, max_length, room=None, **constraints):
+def greedy(start, step, sources, max_length, capacity=None, **constraints):
     """Writes the most probable token at each position, until all rows have ended.
 
     A row in which no token is allowed at some position, by `min_length` and other constraints, becomes all zeros.
@@ -36,14 +37,14 @@ def greedy(start, step, sources, max_length, room=None, **constraints):
         start, step: of a model, see the module docstring.
         sources: ids (batch, source length).
         max_length, **constraints: see `Constraints`.
-        room: initial size of the cache, in positions. It is doubled before the first step and whenever it is full. By
-            default the cache has `max_length` positions from the start. Only for TensorFlow graphs that XLA does not
-            compile.
+        capacity: initial size of the cache, in positions. It is doubled before the first step and whenever it is
+            full. By default the cache has `max_length` positions from the start. Only for TensorFlow graphs that XLA
+            does not compile.
 
     Returns:
         ids (batch, max_length), zeros after the end token.
     """
-    return _OneByOne(start, step, sources, max_length, room, constraints).decode()
+    return _OneByOne(start, step, sources, max_length, capacity, constraints).decode()
 
 
 def sample(
@@ -53,7 +54,8 @@ def sample(
 
     Args:
         start, step, sources, max_length, **constraints: as for `greedy`.
-        seed: an integer, for reproducible draws; or the random numbers themselves, (batch, max_length) in [0, 1).
+        seed: an integer, for reproducible draws; None or a `keras.random.SeedGenerator`, for other ones in each call;
+            or the random numbers themselves, (batch, max_length) in [0, 1).
         temperature: above 1 for more variety, below for less.
         top_k: draw from this many most probable tokens only.
         top_p: draw from the fewest tokens that together have this probability (https://arxiv.org/abs/1904.09751).
@@ -68,8 +70,8 @@ def sample(
     for name, share in (("top_p", top_p), ("min_p", min_p)):
         if share is not None and not 0 < share <= 1:
             raise UserError(f"`{name}` must be above 0 and at most 1. Received: {name}={share}")
-    if isinstance(seed, (int, np.integer)):
-        seed = keras.random.uniform((ops.shape(sources)[0], max_length), seed=int(seed))
+    if seed is None or isinstance(seed, (int, np.integer, keras.random.SeedGenerator)):
+        seed = keras.random.uniform((ops.shape(sources)[0], max_length), seed=seed)
     draw = functools.partial(_draw, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     return _OneByOne(start, step, sources, max_length, None, constraints).decode(draw, seed)
 
@@ -77,14 +79,14 @@ def sample(
 class Search:
     """A loop over `step`. Its state is a dict: position, tokens to feed next, cache, and what subclasses add."""
 
-    def __init__(self, start, step, sources, max_length, room, constraints):
-        self.step, self.max_length, self.room = step, max_length, room
+    def __init__(self, start, step, sources, max_length, capacity, constraints):
+        self.step, self.max_length, self.capacity = functools.partial(_checked, step), max_length, capacity
         self.constraints, self.sources = Constraints(max_length, **constraints), ops.convert_to_tensor(sources)
         self.batch = ops.shape(self.sources)[0]
         many = isinstance(self.batch, int) and self.batch >= MANY and max_length >= MANY
-        self.divided = ops.current().compacts_batches and room is None and many
+        self.divided = ops.current().compacts_batches and capacity is None and many
         self.half = (max_length + 1) // 2
-        self.cache = start(self.sources, self.half if self.divided else max_length if room is None else room)
+        self.cache = start(self.sources, self.half if self.divided else max_length if capacity is None else capacity)
 
     def run(self, rows, cache, **state):
         """The result of the loop, which starts with a start token in each of the rows."""
@@ -92,9 +94,9 @@ class Search:
         state["tokens"] = ops.full((rows, 1), START, dtype="int32")
         if self.divided:
             return self._run_divided(state)
-        if self.room is None:
+        if self.capacity is None:
             return self.result(ops.while_loop(self.unfinished, self.advance, state))
-        state["room"] = positive("room", self.room) if isinstance(self.room, int) else self.room
+        state["capacity"] = positive("capacity", self.capacity) if isinstance(self.capacity, int) else self.capacity
         return self.result(ops.while_loop(self.unfinished, self._grow_cache, state))
 
     def unfinished(self, state):
@@ -102,14 +104,14 @@ class Search:
 
     def _grow_cache(self, state):
         cache = map_hypotheses(_doubled, state["cache"], but=("memory", "state"))
-        state = {**state, "room": 2 * state["room"], "cache": cache}
-        return ops.while_loop(self._unfinished_with_room, self.advance, state)
+        state = {**state, "capacity": 2 * state["capacity"], "cache": cache}
+        return ops.while_loop(self._unfinished_within_capacity, self.advance, state)
 
-    def _unfinished_with_room(self, state):
-        return ops.logical_and(state["position"] < state["room"], self.unfinished(state))
+    def _unfinished_within_capacity(self, state):
+        return ops.logical_and(state["position"] < state["capacity"], self.unfinished(state))
 
     def _run_divided(self, state):
-        """Runs all rows together, then those that take long in groups, so that few compute what nobody needs.
+        """Runs all rows together, then those that take long in groups, so that finished rows are not recomputed.
 
         All rows have a cache for half of the positions, and run until it is full or until one group is left. Shapes
         are fixed, as XLA needs them.
@@ -207,6 +209,18 @@ def _draw(scores, uniforms, temperature, top_k, top_p, min_p):
     shares = ops.cumsum(ops.softmax(scores), axis=-1)
     chosen = shares <= uniforms * shares[:, -1:]
     return ops.cast(ops.sum(ops.cast(chosen, "int32"), axis=-1, keepdims=True), "int32")
+
+
+def _checked(step, tokens, position, cache):
+    """What `step` returns, if it is what a search expects."""
+    outputs = step(tokens, position, cache)
+    if not isinstance(outputs, (tuple, list)) or len(outputs) not in (2, 3):
+        received = f"{len(outputs)} values" if isinstance(outputs, (tuple, list)) else type(outputs).__name__
+        raise UserError(f"`step` must return logits, the new cache and perhaps attention. Received: {received}")
+    rows, shape = tokens.shape[0], tuple(outputs[0].shape)
+    if len(shape) != 3 or None not in (rows, shape[0]) and rows != shape[0]:
+        raise UserError(f"`step` must return logits (rows, n, vocabulary) for {rows} rows. Received: shape {shape}")
+    return outputs
 
 
 def last_logits(logits):

@@ -25,7 +25,7 @@ from keras_tfm.text import END, PAD, START, longest_translation
 
 BATCH_SIZE = 32  # texts that are translated together, where the runtime can
 MOST_BEAMS, MOST_TOKENS = 1024, 2**16  # what a search may be asked for, also by a file
-NEVER = -1e9  # log-probability of a forbidden token, as in `keras_tfm.ops`
+NEVER = -1e9  # log-probability of a suppressed token, as in `keras_tfm.ops`
 
 
 class Runner:
@@ -170,14 +170,14 @@ class CTranslate2Translator(TokenRunner):
         self._ids = {name: number for number, name in enumerate(targets)}
         with files.reading(self.folder / artifacts.MANIFEST):
             self._shortest, ngram = (
-                limited(name, self.settings[name] + 1) - 1 for name in ("min_length", "no_repeat_ngram")
+                limited(name, self.settings[name] + 1) - 1 for name in ("min_length", "no_repeat_ngram_size")
             )
             self._options = {
-                "beam_size": limited("beams", self.settings["beams"], MOST_BEAMS),
+                "beam_size": limited("num_beams", self.settings["num_beams"], MOST_BEAMS),
                 "length_penalty": float(self.settings["length_penalty"]),
                 "min_decoding_length": max(self._shortest - 1, 0),  # CTranslate2 does not count the end token
                 "no_repeat_ngram_size": ngram,
-                "suppress_sequences": [[targets[number]] for number in self.settings["forbidden"]] or None,
+                "suppress_sequences": [[targets[number]] for number in self.settings["suppress_tokens"]] or None,
                 "max_batch_size": BATCH_SIZE,
             }
         with files.reading(self.main):
@@ -199,13 +199,13 @@ class ONNXTranslator(TokenRunner):
         runtime, settings = extras.load("onnxruntime"), self.settings
         with files.reading(self.folder / artifacts.MANIFEST):
             self._longest = limited("longest", settings["longest"])
-            self._beams = limited("beams", settings["beams"], MOST_BEAMS)
+            self._beams = limited("num_beams", settings["num_beams"], MOST_BEAMS)
             lengths = np.arange(1, self._longest + 1, dtype="float32")
             base = {"length": lengths, "gnmt": (5 + lengths) / 6}[settings["penalty"]]
             self._divisors = base ** np.float32(settings["length_penalty"])
-            self._thorough = settings["thorough"]
-            self._shortest, self._ngram = int(settings["min_length"]), int(settings["no_repeat_ngram"])
-            self._forbidden = [PAD, START, *map(int, settings["forbidden"])]
+            self._early_stopping = settings["early_stopping"]
+            self._shortest, self._ngram = int(settings["min_length"]), int(settings["no_repeat_ngram_size"])
+            self._suppressed = [PAD, START, *map(int, settings["suppress_tokens"])]
         options = runtime.SessionOptions()
         options.intra_op_num_threads = num_threads
         sessions = []
@@ -226,7 +226,7 @@ class ONNXTranslator(TokenRunner):
         best, best_score = [], 2 * NEVER
         for position in range(limit):
             divisor = self._divisors[position]
-            if self._thorough:  # scores are negative and divisors are monotonic
+            if not self._early_stopping:  # scores are negative and divisors are monotonic
                 divisor = max(divisor, self._divisors[limit - 1])
             if scores.max() / divisor <= best_score or scores.max() <= NEVER / 2:
                 break
@@ -251,7 +251,7 @@ class ONNXTranslator(TokenRunner):
         result = logits - logits.max(axis=1, keepdims=True)
         result -= np.log(np.exp(result).sum(axis=1, keepdims=True))
         n, length = self._ngram, written.shape[1]
-        result[:, self._forbidden] = NEVER
+        result[:, self._suppressed] = NEVER
         if length < self._shortest - 1:
             result[:, END] = NEVER
         for row, first in np.ndindex(len(written), max(length - n + 1, 0) if n else 0):

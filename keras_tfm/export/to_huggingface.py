@@ -92,10 +92,10 @@ def configurations(translator, settings, names, shared, order):
     }
     config |= {"share_encoder_decoder_embeddings": shared, "dropout": model.arguments.get("dropout", 0.1)}
     generation = {name: config[name] for name in ("pad_token_id", "decoder_start_token_id", "eos_token_id")}
-    generation |= {"num_beams": settings["beams"], "length_penalty": settings["length_penalty"]}
-    generation["early_stopping"] = "never" if settings["thorough"] else False
-    generation |= {"min_length": settings["min_length"], "no_repeat_ngram_size": settings["no_repeat_ngram"]}
-    generation["bad_words_ids"] = [[PAD], *([int(order[number])] for number in settings["forbidden"])]
+    generation |= {"num_beams": settings["num_beams"], "length_penalty": settings["length_penalty"]}
+    generation["early_stopping"] = False if settings["early_stopping"] else "never"
+    generation |= {"min_length": settings["min_length"], "no_repeat_ngram_size": settings["no_repeat_ngram_size"]}
+    generation["bad_words_ids"] = [[PAD], *([int(order[number])] for number in settings["suppress_tokens"])]
     generation |= {"max_length": settings["longest"] + 1, "forced_eos_token_id": None}  # it counts the start token
     tokenizer = {"tokenizer_class": "MarianTokenizer", "model_max_length": settings["max_length"]}
     tokenizer |= {"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>", "separate_vocabs": not shared}

@@ -46,7 +46,7 @@ class _Graphs:
         self.runtime = saved_model.saved_model
         self.source, self.target = translator.source_tokenizer.in_graph(), translator.target_tokenizer.in_graph()
         # as functions of the graph, so that it contains each search once
-        ids, n = ([None, None], "int32"), None if translator.beams == 1 else 1
+        ids, n = ([None, None], "int32"), None if translator.num_beams == 1 else 1
         self.best = graph_of(functools.partial(self._search, n=n), ids)
         self.several = graph_of(functools.partial(self._search, n=n_best), ids) if n_best > 1 else self.best
 

@@ -63,7 +63,7 @@ class _Graphs(to_litert.Graphs):
     heads = ()  # number of heads of each layer, known when `attention` has been traced
 
     def translate(self, ids):
-        n = None if self.translator.beams == 1 else self.settings["n_best"]
+        n = None if self.translator.num_beams == 1 else self.settings["n_best"]
         with self.tracing():
             best, scores = self.translator.search(to_litert.not_negative(ids), self.settings["max_length"], n)
             return {"ids": best, "scores": scores, "lengths": ops.sum(ops.cast(best != PAD, "int32"), axis=-1)}

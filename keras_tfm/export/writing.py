@@ -88,10 +88,10 @@ def export(
 def _settings(translator, format, precision, max_length, n_best, page):
     """What the manifest says about an export."""
     settings = {"format": format, "precision": precision, "max_length": max_length}
-    settings |= {"longest": translator.longest(max_length), "beams": translator.beams}
+    settings |= {"longest": translator.longest(max_length), "num_beams": translator.num_beams}
     settings |= {name: translator.settings[name] for name in translator.options}
     if format in ("saved_model", "web"):
-        settings["n_best"] = min(positive("n_best", n_best or translator.beams), translator.beams)
+        settings["n_best"] = min(positive("n_best", n_best or translator.num_beams), translator.num_beams)
     if format == "web":
         settings |= page | {"title": page["title"] or "Translator", "examples": list(page["examples"] or ())}
     return settings

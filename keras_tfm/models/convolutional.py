@@ -28,26 +28,26 @@ class Convolution(keras.layers.Conv1D):
 
     def __init__(self, filters, kernel_size, dilation_rate=1, **kwargs):
         super().__init__(filters, kernel_size, dilation_rate=dilation_rate, padding="valid", **kwargs)
-        self.room = (kernel_size - 1) * dilation_rate
+        self.window_size = (kernel_size - 1) * dilation_rate
 
     def convolution_op(self, inputs, kernel):
         """One matrix product, of shifted copies side by side: all runtimes have it, with and without gaps."""
         (size,), (gap,) = self.kernel_size, self.dilation_rate
-        length = ops.shape(inputs)[1] - self.room
+        length = ops.shape(inputs)[1] - self.window_size
         shifted = [inputs[:, n * gap : n * gap + length] for n in range(size)]
         return ops.matmul(ops.concatenate(shifted, axis=-1), ops.reshape(kernel, (-1, self.filters)))
 
     def both_sides(self, x):
         """(batch, length, features) → (batch, length, filters); each output reads as far back as ahead."""
-        return self(ops.pad(x, [(0, 0), (self.room // 2, self.room - self.room // 2), (0, 0)]))
+        return self(ops.pad(x, [(0, 0), (self.window_size // 2, self.window_size - self.window_size // 2), (0, 0)]))
 
     def after(self, window, x):
-        """Outputs for x (batch, t, features) after a window (batch, room, features), and the next window."""
+        """Outputs for x (batch, t, features) after a window (batch, window_size, features), and the next window."""
         x = ops.concatenate([window, x], axis=1)
-        return self(x), x[:, ops.shape(x)[1] - self.room :]
+        return self(x), x[:, ops.shape(x)[1] - self.window_size :]
 
     def empty_window(self, batch_size, features):
-        return ops.zeros((batch_size, self.room, features), self.compute_dtype)
+        return ops.zeros((batch_size, self.window_size, features), self.compute_dtype)
 
 
 class Encoder(MaskedLayer):

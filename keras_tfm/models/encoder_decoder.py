@@ -129,6 +129,19 @@ class EncoderDecoder(SequenceModel):
         x, cache = self.decoder(x, cache=cache, start=position)
         return self.target_embedding(x, reverse=True), cache
 
+    def generate(self, ids, max_length=64, sampler=None):
+        """Decodes with a compiled search; a program is compiled for each shape, `max_length` and sampler.
+
+        Args:
+            ids: source ids (batch, length), each row with its end token, padded with zeros.
+            max_length: maximum number of tokens, including the end token.
+            sampler: `Greedy()`, the default, `Sample()` or `Beam()` of `keras_tfm.decoding`.
+
+        Returns:
+            ids (batch, max_length), a NumPy array with zeros after the end token.
+        """
+        return self._generate(sampler, ids, max_length)
+
     def step_and_attention(self, tokens, position, cache, check_room=True):
         """`step`, and how much the last token attends to each source token, (batch, source length)."""
         attentions = self.decoder.memory_attentions

@@ -6,7 +6,7 @@ import threading
 import keras
 import numpy as np
 
-from keras_tfm import ops
+from keras_tfm import decoding, ops
 from keras_tfm.common.arguments import NotFinite, UserError, one_of
 from keras_tfm.runtimes import devices
 
@@ -39,7 +39,7 @@ class SequenceModel(keras.Model):
         policy = keras.dtype_policies.get(arguments["dtype"]).name
         self.dtype_policy = policy  # Keras reads it to decide whether to scale the loss; an error if it has no name
         self.arguments, self.metadata, self.quantization = arguments | {"dtype": policy}, {}, None
-        self.running = threading.RLock()
+        self.running, self._programs = threading.RLock(), {}
 
     def __setattr__(self, name, value):
         # Keras on JAX sets its state at each step of `fit`, and would search it for layers for milliseconds.
@@ -62,6 +62,16 @@ class SequenceModel(keras.Model):
     def predict(self, x, *args, **kwargs):
         with self.running, devices.any_rows(x):
             return super().predict(x, *args, **kwargs)
+
+    def _generate(self, sampler, sources, max_length, prefix=None):
+        """Runs a compiled search over `start` and `step`, see `decoding.compiled`."""
+        sampler = sampler or decoding.Greedy()
+        key = sampler, *map(id, self.variables)  # there are others after `quantize` or `enable_lora`
+        with self.running:
+            if key not in self._programs:
+                program = decoding.compiled(sampler, self.start, self.step, self.variables, [self.running])
+                self._programs[key] = program
+        return self._programs[key](sources, max_length, prefix)
 
     def check_finite(self, name=None):
         """Raises an error, in which the model is called `name`, if a weight is NaN or infinite."""

@@ -96,6 +96,23 @@ class DecoderLM(SequenceModel):
 
     step = EncoderDecoder.step
 
+    def generate(self, ids, max_length=64, sampler=None):
+        """Continues prompts; see `EncoderDecoder.generate`.
+
+        Args:
+            ids: prompts (batch, length) without a start token, padded with zeros after the tokens.
+            max_length: maximum number of tokens, including those of the prompt and the end token.
+            sampler: `Greedy()`, the default, `Sample()` or `Beam()` of `keras_tfm.decoding`.
+
+        Returns:
+            ids (batch, max_length), a NumPy array: each prompt and what follows, with zeros after the end token.
+
+        >>> model = decoder_lm(vocab_size=100, preset="tiny", num_layers=1)
+        >>> model.generate(np.array([[7, 8], [9, 0]]), max_length=5)[0, :2].tolist()
+        [7, 8]
+        """
+        return self._generate(sampler, ids, max_length, prefix=ids)
+
 
 # Name → features of a text from those of its tokens: x (batch, length, dim), mask (batch, length) → (batch, dim).
 POOLINGS = {

@@ -74,7 +74,7 @@ def serve(folder, settings=None, **options):
     Args:
         folder: a run, a saved translator or an export.
         settings: a `Settings`.
-        **options: arguments of `Translator`, such as `beams`, unless the folder is an export.
+        **options: arguments of `Translator`, such as `num_beams`, unless the folder is an export.
     """
     extras.require(*PACKAGES)
     importing = multiprocessing.current_process().name != "MainProcess" and multiprocessing.parent_process() is None

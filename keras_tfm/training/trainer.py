@@ -162,7 +162,7 @@ def _fit(paths, prepared, given, valid, say, more_callbacks):
     compile_model(model, recipe, machine.current(), objects.get("optimizer"))
     stop = keras.callbacks.EarlyStopping("val_loss", patience=recipe.patience) if recipe.patience else None
     run = runs.TrainingRun(paths.folder, max(KEEP, recipe.average), stop, recipe.save_minutes)
-    reports = reporting(run, Translator(model, *tokenizers, beams=1), batches, valid, recipe, say)
+    reports = reporting(run, Translator(model, *tokenizers, num_beams=1), batches, valid, recipe, say)
     check_average(paths.folder, recipe)
     if devices.is_main_process():  # only now, when all options have been checked
         write_config(paths, given, recipe, texts, model, tokenizers, objects)

@@ -96,7 +96,7 @@ def test_training_learns(tmp_path):
     sources, targets = zip(*reverse(500, "test", **task), strict=True)
     (tmp_path / "in").write_text("\n".join(sources) + "\n")
     files = [str(tmp_path / "run"), str(tmp_path / "in"), "--out", str(tmp_path / "out")]
-    commands.run(["translate", *files, "--beams", "1", "--max_length", "16", "--batch_size", "128"])
+    commands.run(["translate", *files, "--num_beams", "1", "--max_length", "16", "--batch_size", "128"])
     answers = (tmp_path / "out").read_text().splitlines()
     assert sum(map(operator.eq, answers, targets)) > 0.95 * len(targets)
 
@@ -154,17 +154,17 @@ def folder(tmp_path_factory):
 
 
 TEXT = b"a dog\n\ntwo cats \xff run\r\nover there"
-OPTIONS = ["--beams", "2", "--max-length", "24", "--batch-size", "4"]
+OPTIONS = ["--num_beams", "2", "--max-length", "24", "--batch-size", "4"]
 
 
-def answers_of(folder, texts, beams=2):
+def answers_of(folder, texts, num_beams=2):
     from keras_tfm.translator import Translator
 
-    return Translator.load(folder, beams=beams, max_length=24, batch_size=4)(texts)
+    return Translator.load(folder, num_beams=num_beams, max_length=24, batch_size=4)(texts)
 
 
-def lines_of(folder, texts, beams=2):
-    return [" ".join(answer.splitlines()) for answer in answers_of(folder, texts, beams)]
+def lines_of(folder, texts, num_beams=2):
+    return [" ".join(answer.splitlines()) for answer in answers_of(folder, texts, num_beams)]
 
 
 @pytest.mark.slow
@@ -172,9 +172,9 @@ def lines_of(folder, texts, beams=2):
 @once
 def test_standard_input_is_translated_line_by_line(folder):
     command = [pathlib.Path(sys.executable).with_name("keras-tfm"), "translate", folder, *OPTIONS]
-    run = subprocess.run([*command, "--beams", "1"], input=TEXT, capture_output=True)
+    run = subprocess.run([*command, "--num_beams", "1"], input=TEXT, capture_output=True)
     assert run.returncode == 0, run.stderr
-    expected = lines_of(folder, ["a dog", "", "two cats \ufffd run", "over there"], beams=1)
+    expected = lines_of(folder, ["a dog", "", "two cats \ufffd run", "over there"], num_beams=1)
     assert run.stdout.decode().split("\n")[:-1] == expected
     assert b"line 3: not UTF-8" in run.stderr
 
@@ -249,7 +249,7 @@ def test_translations_to_a_file_go_on_where_they_stopped_and_never_on_top_of_oth
     commands.run([*command, "--out", str(out)])
     expected = "\n".join(lines_of(folder, [f"number {number}" for number in range(6)])) + "\n"
     assert "resuming after line 4" in capsys.readouterr().err and out.read_text() == expected
-    commands.run([*command, "--beams", "1", "--out", str(out)])  # other options: all lines anew
+    commands.run([*command, "--num_beams", "1", "--out", str(out)])  # other options: all lines anew
     assert "resuming" not in capsys.readouterr().err and out.read_text() != expected
     assert {path.name for path in tmp_path.iterdir()} == {"texts", "out"}
 
@@ -353,7 +353,7 @@ def test_what_can_be_known_at_once_is_said_before_keras_is_imported(folder, tmp_
         ("train --source x", "x, line 1: must be `text, tab, text`, since it is the only file. Received: 'one text'"),
         ("translate .", "must contain a run, a model.keras or an export"),
         ("translate hf --text Save", "`model` must be an export that this package runs. Received: hf, in the"),
-        ("translate hf --text Save --beams 3", "--beams is fixed in an export, here huggingface. Received: 3"),
+        ("translate hf --text Save --num_beams 3", "--num_beams is fixed in an export, here huggingface. Received: 3"),
         ("translate MODEL x --out taken", "--out must be a new file, unless --overwrite is given. Received: taken"),
         ("translate MODEL x --out {here}/pipe", "--out must be a file. Received: {here}/pipe, which is not a regular"),
         ("translate MODEL x --out no/such", "--out must be in a folder that exists. Received: no/such"),
@@ -389,7 +389,7 @@ def test_messages_name_the_argument_that_is_wrong(tmp_path):
         commands.run(["import", str(tmp_path), "--out", str(tmp_path / "y")])
     export, translate = map(commands.flags.names, ("export", "translate"))
     assert UserError("`norm_first` must be").naming(export) == "`norm_first` must be"  # which has no such flag
-    assert UserError("`folder` must be; `beams`").naming(translate) == "`model` must be; --beams"
+    assert UserError("`folder` must be; `num_beams`").naming(translate) == "`model` must be; --num_beams"
 
 
 @once
@@ -430,7 +430,7 @@ def test_a_file_that_is_cut_off_is_named(folder, tmp_path):
     for content in (gzip.compress(b"a dog\n" * 99)[:-9], b"no archive"):
         (tmp_path / "texts.gz").write_bytes(content)
         with pytest.raises(SystemExit, match=r"texts.gz, after line \d+: must be a whole .gz file. Received: "):
-            commands.run(["translate", str(folder), str(tmp_path / "texts.gz"), *OPTIONS, "--beams", "1"])
+            commands.run(["translate", str(folder), str(tmp_path / "texts.gz"), *OPTIONS, "--num_beams", "1"])
 
 
 @once
@@ -509,19 +509,19 @@ def test_commands_use_the_settings_that_are_saved(folder, tmp_path):
 
     saved, out, texts = tmp_path / "saved", tmp_path / "out", tmp_path / "texts"
     texts.write_text("a dog\n")
-    Translator.load(folder, beams=1, max_length=24, length_penalty=1.5).save(saved)
+    Translator.load(folder, num_beams=1, max_length=24, length_penalty=1.5).save(saved)
     commands.run(["export", str(saved), "--format", "ctranslate2", "--out", str(out), "--texts", str(texts)])
     found = artifacts.read_manifest(out)
-    assert (found["beams"], found["max_length"], found["length_penalty"]) == (1, 24, 1.5)
-    given = commands.load_translator(saved, beams=2)
-    assert (given.beams, given.max_length, given.options["length_penalty"]) == (2, 24, 1.5)
+    assert (found["num_beams"], found["max_length"], found["length_penalty"]) == (1, 24, 1.5)
+    given = commands.load_translator(saved, num_beams=2)
+    assert (given.num_beams, given.max_length, given.options["length_penalty"]) == (2, 24, 1.5)
 
 
 @pytest.mark.slow
 @once
 def test_what_is_exported_is_compared(folder, tmp_path, capsys):
     out = tmp_path / "out"
-    command = ["export", str(folder), "--beams", "2", "--max-length", "160", "--batch-size", "4", "--out", str(out)]
+    command = ["export", str(folder), "--num_beams", "2", "--max-length", "160", "--batch-size", "4", "--out", str(out)]
     commands.run([*command, "--format", "litert"])
     assert (
         "wrote" in (said := capsys.readouterr().out) and "5 of 5 sentences translated exactly as by the model" in said
@@ -540,7 +540,7 @@ def test_an_export_that_disagrees_with_the_model_ends_with_an_error(folder, tmp_
     embedding = next(weight for weight in translator.models[0].weights if "embedding" in weight.path)
     embedding.assign(np.insert(array(embedding)[:, 1:], 0, 100, axis=1))  # so that int8 rounds the rest to 0
     translator.save(tmp_path / "model")
-    line = "--format ctranslate2 --precision int8 --beams 1 --max_length 64"
+    line = "--format ctranslate2 --precision int8 --num_beams 1 --max_length 64"
     command = ["export", str(tmp_path / "model"), *line.split(), "--out", str(tmp_path / "out"), "--min_agreement"]
     with pytest.raises(SystemExit, match=r"^keras-tfm: error: the export must agree .* of 5 .* --min_agreement"):
         commands.run([*command, "1"])

@@ -134,7 +134,7 @@ def test_logits_are_those_of_the_reference(changes, tmp_path):
     expected = Reference(config, tensors)(source, target)
     assert_close(np.array(logits)[0, :, 1:], expected[:, order[1:]], 1e-4)
     assert np.array(logits)[0, :, 0].max() < -50  # padding
-    assert (translator.beams, translator.options["length_penalty"]) == (3, 0.8)
+    assert (translator.num_beams, translator.options["length_penalty"]) == (3, 0.8)
 
 
 def write_generation(folder, **entries):
@@ -151,11 +151,11 @@ def test_the_search_is_that_of_the_folder_and_is_saved(forced, tmp_path):
     write_generation(tmp_path / "given", **entries)
     with pytest.warns(UserWarning, match=r"generation_config.json: 1 `bad_words_ids` of several tokens are ignored"):
         translator = Translator.from_marian(tmp_path / "given")
-    assert (translator.beams, translator.max_length) == (3, 19 if forced is None else 18)
+    assert (translator.num_beams, translator.max_length) == (3, 19 if forced is None else 18)
     names = translator.target_tokenizer.names()
-    assert [names[number - 4] for number in translator.settings["forbidden"][1:]] == [pieces[7], pieces[9]]
-    expected = {"length_penalty": 0.8, "min_length": 2, "no_repeat_ngram": 4, "thorough": True}
-    assert translator.settings["forbidden"][0] == 3 and expected.items() <= translator.settings.items()
+    assert [names[number - 4] for number in translator.settings["suppress_tokens"][1:]] == [pieces[7], pieces[9]]
+    expected = {"length_penalty": 0.8, "min_length": 2, "no_repeat_ngram_size": 4, "early_stopping": False}
+    assert translator.settings["suppress_tokens"][0] == 3 and expected.items() <= translator.settings.items()
     translator.save(tmp_path / "saved")
     assert Translator.load(tmp_path / "saved").settings == translator.settings
     (tmp_path / "given/generation_config.json").unlink()
@@ -230,7 +230,7 @@ def test_sizes_are_not_believed(tmp_path):
             Translator.from_marian(tmp_path)
     write(tmp_path)
     (tmp_path / "generation_config.json").write_text('{"num_beams": 1000000000}')
-    with pytest.raises(ValueError, match="`beams` must be at most 1,024. Received: beams=1000000000"):
+    with pytest.raises(ValueError, match="`num_beams` must be at most 1,024. Received: num_beams=1000000000"):
         Translator.from_marian(tmp_path)
 
 
@@ -310,9 +310,9 @@ def sentences(count=100):
     return [" ".join(rng.choice(words, rng.integers(1, 12))) for _ in range(count)]
 
 
-def translations_of_peer(model, tokenizer, texts, beams):
+def translations_of_peer(model, tokenizer, texts, num_beams):
     inputs = tokenizer(texts, return_tensors="pt", padding=True)
-    options = {"num_beams": beams, "max_new_tokens": 24, "length_penalty": 0.6, "do_sample": False}
+    options = {"num_beams": num_beams, "max_new_tokens": 24, "length_penalty": 0.6, "do_sample": False}
     ids = model.generate(**inputs, **options, bad_words_ids=[[model.config.pad_token_id]])
     return tokenizer.batch_decode(ids, skip_special_tokens=True)
 
@@ -338,13 +338,13 @@ def test_translations_are_those_of_transformers(changes, peers, tmp_path):
     source = np.where(inputs["attention_mask"], np.vectorize(ours.get)(inputs["input_ids"]), 0)
     logits = run(lambda: translator.models[0]({"source": source, "target": np.vectorize(ours.get)(target)}))
     assert_close(np.array(logits)[:, :, 1:], expected[:, :, order[1:]], 1e-4)
-    for beams in (1, 4):
-        theirs = translations_of_peer(model, tokenizer, texts, beams)
+    for num_beams in (1, 4):
+        theirs = translations_of_peer(model, tokenizer, texts, num_beams)
         steps = translator.models[0].start, translator.models[0].step
-        if beams == 1:
+        if num_beams == 1:
             found = decoding.greedy(*steps, source, 24)
         else:
-            found = decoding.beam_search(*steps, source, 24, beams=beams, length_penalty=0.6)[0][:, 0]
+            found = decoding.beam_search(*steps, source, 24, num_beams=num_beams, length_penalty=0.6)[0][:, 0]
         assert [text.strip() for text in translator.target_tokenizer.decode(np.array(found))] == theirs
 
 
@@ -376,6 +376,6 @@ def test_transformers_loads_what_is_exported(peers, tmp_path):
     Translator.from_marian(tmp_path / "given", max_length=64).export(tmp_path / "exported", format="huggingface")
     loaded = peers.MarianMTModel.from_pretrained(tmp_path / "exported").eval()
     reader = peers.MarianTokenizer.from_pretrained(tmp_path / "exported")
-    for beams in (1, 4):
-        theirs = translations_of_peer(model, tokenizer, sentences(), beams)
-        assert translations_of_peer(loaded, reader, sentences(), beams) == theirs
+    for num_beams in (1, 4):
+        theirs = translations_of_peer(model, tokenizer, sentences(), num_beams)
+        assert translations_of_peer(loaded, reader, sentences(), num_beams) == theirs

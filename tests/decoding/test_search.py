@@ -88,7 +88,9 @@ def padded(ids, length):
 def test_a_beam_as_wide_as_the_space_equals_brute_force(options):
     language, length, n = Language(), 4, 7
     step = language.step_and_attention if "coverage_penalty" in options else language.step
-    ids, scores = map(array, run(beam_search, language.start, step, SOURCES, length, beams=260, n_best=n, **options))
+    ids, scores = map(
+        array, run(beam_search, language.start, step, SOURCES, length, num_beams=260, n_best=n, **options)
+    )
     words = list(everything(length, options.get("min_length", 0)))
     options = {name: value for name, value in options.items() if name != "min_length"}
     for row, source in enumerate(SOURCES.tolist()):
@@ -97,7 +99,7 @@ def test_a_beam_as_wide_as_the_space_equals_brute_force(options):
         assert ids[row].astype(int).tolist() == [padded(ids, length) for ids in best]
 
 
-def reference(language, source, max_length, beams, length_penalty):
+def reference(language, source, max_length, num_beams, length_penalty):
     """The same beam search in plain Python, to the very end."""
     alive, ended = [((), 0.0)], []
     for position in range(max_length):
@@ -106,19 +108,19 @@ def reference(language, source, max_length, beams, length_penalty):
             for ids, _ in alive
             for token in (END, *range(3, VOCABULARY))
         ]
-        best = sorted(following, key=lambda pair: -pair[1])[:beams]
+        best = sorted(following, key=lambda pair: -pair[1])[:num_beams]
         last = position == max_length - 1
         ended += [(ids, score / len(ids) ** length_penalty) for ids, score in best if last or ids[-1] == END]
         alive = [(ids, score) for ids, score in best if ids[-1] != END]
-    return sorted(ended, key=lambda pair: -pair[1])[:beams]
+    return sorted(ended, key=lambda pair: -pair[1])[:num_beams]
 
 
-@parametrize_all("beams, length_penalty", [1, 2, 3, 5], [0.0, 1.0])
-def test_ending_early_misses_nothing(beams, length_penalty):
-    language = Language(2 * normal(STATES, VOCABULARY, seed=beams))
-    references = [reference(language, source, 7, beams, length_penalty) for source in SOURCES.tolist()]
-    for n in {1, beams}:
-        options = {"beams": beams, "n_best": n, "length_penalty": length_penalty}
+@parametrize_all("num_beams, length_penalty", [1, 2, 3, 5], [0.0, 1.0])
+def test_ending_early_misses_nothing(num_beams, length_penalty):
+    language = Language(2 * normal(STATES, VOCABULARY, seed=num_beams))
+    references = [reference(language, source, 7, num_beams, length_penalty) for source in SOURCES.tolist()]
+    for n in {1, num_beams}:
+        options = {"num_beams": num_beams, "n_best": n, "length_penalty": length_penalty}
         ids, scores = map(array, run(beam_search, language.start, language.step, SOURCES, 7, **options))
         for row, source in enumerate(SOURCES.tolist()):
             expected = references[row][:n]
@@ -129,11 +131,11 @@ def test_ending_early_misses_nothing(beams, length_penalty):
             assert len(set(said)) == n
 
 
-@parametrize_all("beams, length_penalty", [1, 3], [0.0, 1.0])
-def test_a_search_that_is_not_thorough_finds_real_hypotheses_and_none_better(beams, length_penalty):
-    language = Language(2 * normal(STATES, VOCABULARY, seed=beams))
-    options = {"beams": beams, "length_penalty": length_penalty}
-    found = run(beam_search, language.start, language.step, SOURCES, 7, **options, thorough=False)
+@parametrize_all("num_beams, length_penalty", [1, 3], [0.0, 1.0])
+def test_early_stopping_finds_real_hypotheses_and_none_better(num_beams, length_penalty):
+    language = Language(2 * normal(STATES, VOCABULARY, seed=num_beams))
+    options = {"num_beams": num_beams, "length_penalty": length_penalty}
+    found = run(beam_search, language.start, language.step, SOURCES, 7, **options, early_stopping=True)
     (ids, scores), best = map(array, found), run(beam_search, language.start, language.step, SOURCES, 7, **options)[1]
     assert (scores <= array(best) + 1e-5).all()
     if not length_penalty:  # a hypothesis that goes on only loses
@@ -163,12 +165,12 @@ EVERY_MODEL = pytest.mark.parametrize("name", ["language", "transformer"])
 
 
 @EVERY_MODEL
-@pytest.mark.parametrize("constraints", [{}, {"min_length": 4, "forbidden": (5,), "no_repeat_ngram": 2}])
+@pytest.mark.parametrize("constraints", [{}, {"min_length": 4, "suppress_tokens": (5,), "no_repeat_ngram_size": 2}])
 def test_greedy_equals_a_beam_of_one(name, constraints, model):
     spoken, sources = language_or(model, name)
 
     def search():
-        ids, _ = beam_search(spoken.start, spoken.step, sources, 8, beams=1, **constraints)
+        ids, _ = beam_search(spoken.start, spoken.step, sources, 8, num_beams=1, **constraints)
         return ids, greedy(spoken.start, spoken.step, sources, 8, **constraints)
 
     ids, expected = run(search)
@@ -178,7 +180,7 @@ def test_greedy_equals_a_beam_of_one(name, constraints, model):
 @EVERY_MODEL
 def test_a_row_depends_neither_on_its_batch_nor_on_its_place(name, model):
     spoken, sources = language_or(model, name)
-    search = compiled(lambda sources: beam_search(spoken.start, spoken.step, sources, 8, beams=3, n_best=3))
+    search = compiled(lambda sources: beam_search(spoken.start, spoken.step, sources, 8, num_beams=3, n_best=3))
     ids, scores = map(array, search(ops.convert_to_tensor(sources)))
     order = np.random.default_rng(0).permutation(len(sources))
     shuffled, _ = map(array, search(ops.convert_to_tensor(sources[order])))
@@ -190,18 +192,20 @@ def test_a_row_depends_neither_on_its_batch_nor_on_its_place(name, model):
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow's loops may change the shapes of tensors")
-@pytest.mark.parametrize("decode", [greedy, functools.partial(beam_search, beams=3, n_best=3)], ids=["greedy", "beam"])
+@pytest.mark.parametrize(
+    "decode", [greedy, functools.partial(beam_search, num_beams=3, n_best=3)], ids=["greedy", "beam"]
+)
 def test_a_cache_that_doubles_changes_nothing(decode, model):
     search = functools.partial(decode, model.start, model.step, TEXTS, max_length=9, min_length=5)
     expected = keras.tree.flatten(search())
-    for room in (1, 3):
-        for found, wanted in zip(keras.tree.flatten(search(room=room)), expected, strict=True):
+    for capacity in (1, 3):
+        for found, wanted in zip(keras.tree.flatten(search(capacity=capacity)), expected, strict=True):
             assert_close(found, wanted)
 
 
 @pytest.mark.parametrize("n", [1, 4])
 def test_scores_are_those_of_the_full_pass(n, model):
-    ids, scores = map(array, run(beam_search, model.start, model.step, TEXTS, 8, beams=4, n_best=n))
+    ids, scores = map(array, run(beam_search, model.start, model.step, TEXTS, 8, num_beams=4, n_best=n))
     assert (np.diff(scores) <= 0).all()
     labels = ids.reshape(-1, 8).astype(int)  # those of a source one after the other
     targets = np.where(labels > 0, np.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=START), 0)
@@ -310,7 +314,10 @@ def decoded_freely(max_length=10):
 @parametrize_all(
     "k, options, size",
     [1, 4],
-    {str(options): options for options in ({}, {"forbidden": (3, 5)}, {"min_length": 3}, {"forbidden": range(3, 40)})},
+    {
+        str(options): options
+        for options in ({}, {"suppress_tokens": (3, 5)}, {"min_length": 3}, {"suppress_tokens": range(3, 40)})
+    },
     [9, 64, 997],  # few, in chunks, and some that chunks do not divide
 )
 def test_dropping_banned_tokens_equals_masking_them(k, options, size):
@@ -328,12 +335,14 @@ def test_dropping_banned_tokens_equals_masking_them(k, options, size):
         )[some].all()
 
 
-def test_forbidden_tokens_and_short_outputs_are_never_written():
-    for ids in decoded({"min_length": 5, "forbidden": (3, 5)}):
+def test_suppressed_tokens_and_short_outputs_are_never_written():
+    for ids in decoded({"min_length": 5, "suppress_tokens": (3, 5)}):
         assert not np.isin(ids, [START, 3, 5]).any() and ((ids > 0).sum(1) >= 5).all()
 
 
-@pytest.mark.parametrize("options", [{"forbidden": range(3, VOCABULARY)}, {"forbidden": (3, 4), "no_repeat_ngram": 1}])
+@pytest.mark.parametrize(
+    "options", [{"suppress_tokens": range(3, VOCABULARY)}, {"suppress_tokens": (3, 4), "no_repeat_ngram_size": 1}]
+)
 def test_where_no_token_may_follow_nothing_is_found(options):
     for ids in decoded({"min_length": 5, **options}, table=100 * TABLE):
         assert not ids.any()
@@ -342,7 +351,7 @@ def test_where_no_token_may_follow_nothing_is_found(options):
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_no_ngram_is_repeated(n):
     repeated = False
-    for free, ids in zip(decoded_freely(5), decoded({"no_repeat_ngram": n}, 5), strict=True):
+    for free, ids in zip(decoded_freely(5), decoded({"no_repeat_ngram_size": n}, 5), strict=True):
         for unconstrained, row in zip(free.tolist(), ids.tolist(), strict=True):
             grams = [gram for gram in zip(*(row[first:] for first in range(n)), strict=False) if 0 not in gram]
             assert len(grams) == len(set(grams)), row
@@ -388,7 +397,7 @@ def test_a_search_in_groups_equals_one_of_all_rows(way):
         arguments = language.start, language.step, sources, length
         if way == "sample":
             return sample(*arguments, uniforms, temperature=0.7, **options)
-        return greedy(*arguments, **options) if way == "greedy" else beam_search(*arguments, beams=2, **options)[0]
+        return greedy(*arguments, **options) if way == "greedy" else beam_search(*arguments, num_beams=2, **options)[0]
 
     uniforms = rng.uniform(size=(rows, length)).astype("float32")
     expected = array(run(search, sources, length))
@@ -433,14 +442,14 @@ def test_attention_of_a_step_is_that_of_the_last_block(model):
     [
         (greedy, {"max_length": 0}, "`max_length` must be a positive"),
         (greedy, {"min_length": 9}, "`min_length` must be from 0 to max_length=6"),
-        (greedy, {"forbidden": (END,)}, "`forbidden` must not contain the end token"),
-        (greedy, {"no_repeat_ngram": -1}, "`no_repeat_ngram` must be an integer of at least 0"),
+        (greedy, {"suppress_tokens": (END,)}, "`suppress_tokens` must not contain the end token"),
+        (greedy, {"no_repeat_ngram_size": -1}, "`no_repeat_ngram_size` must be an integer of at least 0"),
         (greedy, {"prefix": np.ones((4, 9), int)}, "`prefix` must be"),
         (sample, {"temperature": 0}, "`temperature` must be positive"),
         (sample, {"top_k": 0}, "`top_k` must be a positive"),
         (sample, {"top_p": 1.5}, "`top_p` must be above 0 and at most 1"),
-        (beam_search, {"beams": 0}, "`beams` must be a positive"),
-        (beam_search, {"beams": 2, "n_best": 3}, "`n_best` must be at most beams=2"),
+        (beam_search, {"num_beams": 0}, "`num_beams` must be a positive"),
+        (beam_search, {"num_beams": 2, "n_best": 3}, "`n_best` must be at most num_beams=2"),
         (beam_search, {"penalty": "none"}, "`penalty` must be one of"),
         (beam_search, {"coverage_penalty": -1.0}, "`coverage_penalty` must be a number of at least 0"),
         (
@@ -456,7 +465,23 @@ def test_bad_arguments(decode, options, words):
         decode(language.start, language.step, SOURCES, **{"max_length": 6, **options})
 
 
+@pytest.mark.parametrize("decode", [greedy, beam_search])
+@pytest.mark.parametrize(
+    "outputs, received",
+    [
+        (lambda logits, cache: (logits[:, 0], cache), r"shape \(\d+, 7\)"),
+        (lambda logits, cache: (logits[:1], cache), r"shape \(1, 1, 7\)"),
+        (lambda logits, cache: (logits,), "1 values"),
+        (lambda logits, cache: logits, "Tensor|Array|Tracer"),
+    ],
+)
+def test_what_step_returns_is_checked(decode, outputs, received):
+    language = Language()
+    with pytest.raises(ValueError, match=f"`step` must return logits.* Received: .*({received})"):
+        decode(language.start, lambda *arguments: outputs(*language.step(*arguments)), SOURCES, 6)
+
+
 def test_slots_without_a_hypothesis_have_the_lowest_score():
     language = Language()
-    scores = array(run(beam_search, language.start, language.step, SOURCES, 1, beams=9, n_best=9)[1])
+    scores = array(run(beam_search, language.start, language.step, SOURCES, 1, num_beams=9, n_best=9)[1])
     assert (scores[:, VOCABULARY - 2 :] == NEVER).all() and (scores[:, : VOCABULARY - 2] > -99).all()

@@ -34,7 +34,7 @@ def test_a_quantized_model_is_refused_where_its_weights_would_be_misread(tmp_pat
 
 
 def test_models_in_mixed_precision_are_exported_in_float32():
-    translator = small_translator("bytes", {"dtype": "mixed_bfloat16"}, beams=3, min_length=2)
+    translator = small_translator("bytes", {"dtype": "mixed_bfloat16"}, num_beams=3, min_length=2)
     plain = in_float32(translator)
     assert {layer.compute_dtype for layer in plain.models[0]._flatten_layers()} == {"float32"}
     assert plain.settings == translator.settings and in_float32(plain) is plain
@@ -46,7 +46,7 @@ def test_models_in_mixed_precision_are_exported_in_float32():
 @IN_TENSORFLOW
 @pytest.mark.parametrize("form", ["litert", "onnx", "saved_model"])
 def test_an_export_of_a_model_in_mixed_precision_translates_as_in_float32(form, tmp_path, one_width):
-    translator = small_translator("bytes", {"dtype": "mixed_bfloat16"}, beams=2)
+    translator = small_translator("bytes", {"dtype": "mixed_bfloat16"}, num_beams=2)
     assert translator.export(tmp_path / "export", form, max_length=24, compare_on=["a dog", "b"]).same == 2
 
 

@@ -38,7 +38,7 @@ def parts():
 @functools.cache
 def shared_translator(**options):
     """A translator with the shared model; without options, it is the one that is exported."""
-    made = Translator(*parts(), max_length=64, **{"beams": 3, "length_penalty": 0.8, **options})
+    made = Translator(*parts(), max_length=64, **{"num_beams": 3, "length_penalty": 0.8, **options})
     made.widths, made.jit_compile = [64], False  # XLA would compile for longer than these few texts take
     return made
 
@@ -101,7 +101,7 @@ def contents(folder):
 def test_an_export_that_disagrees_with_the_model_is_refused_and_the_earlier_one_stays(tmp_path):
     pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
     right, texts = small_translator("bpe"), ["a dog", "two cats run over the grass", "the end"]
-    translator = Renumbered(right.models, *right.tokenizers, beams=1, max_length=64)
+    translator = Renumbered(right.models, *right.tokenizers, num_beams=1, max_length=64)
     verdict = translator.export(tmp_path / "out", "ctranslate2", compare_on=texts)
     assert (verdict.same, verdict.texts, verdict.similarity) == (3, 3, 1.0)
     before, translator.by = contents(tmp_path), 7
@@ -188,7 +188,7 @@ def test_strange_and_long_texts(form, folders, translator):
 def test_a_manifest_has_all_settings_and_a_checksum_of_each_file(form, folders):
     folder = folders(form)
     settings = json.loads((folder / "translator.json").read_text())
-    assert {"format": form, "max_length": 64, "beams": 3, "length_penalty": 0.8}.items() <= settings.items()
+    assert {"format": form, "max_length": 64, "num_beams": 3, "length_penalty": 0.8}.items() <= settings.items()
     assert {*settings["files"], "translator.json"} == {
         str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()
     }
@@ -215,16 +215,16 @@ def test_a_text_without_a_possible_translation_becomes_empty(folders, translator
     folder = shutil.copytree(folders("onnx"), tmp_path / "onnx")  # whose runner searches as its settings say
     settings = artifacts.read_manifest(folder)
     (folder / "translator.json").unlink()
-    forbidden = list(range(3, translator.target_tokenizer.vocab_size))
-    artifacts.write_manifest(folder, **settings | {"min_length": 3, "forbidden": forbidden})
+    suppress_tokens = list(range(3, translator.target_tokenizer.vocab_size))
+    artifacts.write_manifest(folder, **settings | {"min_length": 3, "suppress_tokens": suppress_tokens})
     assert runners.load(folder)(["a dog", "b"]) == ["", ""]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["saved_model", "litert", "web"])
-@pytest.mark.parametrize("beams", [1, 2])
-def test_an_export_that_can_say_nothing_says_nothing(form, beams, tmp_path):
-    translator = Translator(*parts(), max_length=24, beams=beams, min_length=3, forbidden=range(3, 400))
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_an_export_that_can_say_nothing_says_nothing(form, num_beams, tmp_path):
+    translator = Translator(*parts(), max_length=24, num_beams=num_beams, min_length=3, suppress_tokens=range(3, 400))
     options = {"runtime": empty_runtime(tmp_path / "node_modules")} if form == "web" else {}
     translator.export(tmp_path / "export", form, "float32", **options)
     assert runners.load(tmp_path / "export")(["a dog", "b"]) == ["", ""]

@@ -43,7 +43,7 @@ def test_ctranslate2_gives_each_token_the_same_probability(options, tmp_path):
 def test_each_precision_of_the_command_can_be_written_and_run(tmp_path, monkeypatch):
     specs = pytest.importorskip("ctranslate2.specs.model_spec", reason="CTranslate2 is not installed")
     monkeypatch.setattr(specs, "torch_is_available", False)  # which bfloat16 would need
-    ours = small_translator("bytes", beams=1)
+    ours = small_translator("bytes", num_beams=1)
     (named,) = re.findall(r"Precisions (.*)\.", (ROOT / "docs/guides/ctranslate2.md").read_text())
     assert re.findall(r"`(\w+)`", named) == [*artifacts.FORMATS["ctranslate2"].precisions]
     for precision in artifacts.FORMATS["ctranslate2"].precisions:
@@ -68,16 +68,16 @@ def test_what_ctranslate2_cannot_compute_is_named(tmp_path):
     "options",
     [
         {"min_length": 9},
-        {"no_repeat_ngram": 1},
-        {"forbidden": (7, 259, 30)},
+        {"no_repeat_ngram_size": 1},
+        {"suppress_tokens": (7, 259, 30)},
         # no translation is possible
-        pytest.param({"min_length": 3, "forbidden": range(3, 260)}, marks=pytest.mark.slow),
+        pytest.param({"min_length": 3, "suppress_tokens": range(3, 260)}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
 def test_the_search_of_the_folder_is_that_of_the_translator(options, tmp_path):
     pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
-    ours, texts = small_translator("bytes", beams=1, **options), ["a dog", "", "b", "two cats", "e", "über"]
+    ours, texts = small_translator("bytes", num_beams=1, **options), ["a dog", "", "b", "two cats", "e", "über"]
     ours.export(tmp_path / "model", "ctranslate2")
     assert runners.load(tmp_path / "model")(texts) == ours(texts)
 

@@ -9,7 +9,13 @@ from keras_tfm.export import runners
 @pytest.mark.slow
 def test_what_is_exported_is_imported_again(tmp_path):
     write(tmp_path / "given", scale_embedding=True)
-    search = {"max_length": 32, "min_length": 2, "no_repeat_ngram": 3, "forbidden": (3, 9), "thorough": True}
+    search = {
+        "max_length": 32,
+        "min_length": 2,
+        "no_repeat_ngram_size": 3,
+        "suppress_tokens": (3, 9),
+        "early_stopping": False,
+    }
     translator = Translator.from_marian(tmp_path / "given", **search)
     verdict = translator.export(tmp_path / "exported", format="huggingface", compare_on=TEXTS[:3])
     assert verdict.same == 3

@@ -36,7 +36,7 @@ print(json.dumps(LiteRTTranslator(sys.argv[1])(json.load(sys.stdin))))
 @IN_TENSORFLOW
 @pytest.mark.usefixtures("one_width")
 @pytest.mark.parametrize(
-    "kind, beams, precision",
+    "kind, num_beams, precision",
     [
         pytest.param("bytes", 1, "float32", marks=pytest.mark.slow),
         pytest.param("bpe", 3, "float16", marks=pytest.mark.slow),
@@ -44,8 +44,8 @@ print(json.dumps(LiteRTTranslator(sys.argv[1])(json.load(sys.stdin))))
         pytest.param("bytes", 2, "int8", marks=pytest.mark.slow),
     ],
 )
-def test_a_litert_file_says_what_the_translator_says(kind, beams, precision, tmp_path):
-    ours = small_translator(kind, beams=beams)
+def test_a_litert_file_says_what_the_translator_says(kind, num_beams, precision, tmp_path):
+    ours = small_translator(kind, num_beams=num_beams)
     ours.export(tmp_path / "model", "litert", precision)
     command = [sys.executable, "-c", RUNNER, tmp_path / "model"]
     run = subprocess.run(command, input=json.dumps(TEXTS), capture_output=True, text=True)
@@ -71,7 +71,7 @@ def test_the_plain_runtime_has_every_operator():
 def test_encode_and_decode_step_are_greedy_search():
     from ai_edge_litert.interpreter import Interpreter
 
-    ours = shared_translator(beams=1)
+    ours = shared_translator(num_beams=1)
     interpreter = Interpreter(str(shared_export("litert") / "model.tflite"))
     encode, step = (interpreter.get_signature_runner(name) for name in ("encode", "decode_step"))
     ids = np.array([[*ours.source_tokenizer.encode(["two cats"])[0], END]], "int32")
@@ -96,7 +96,7 @@ def test_ids_that_no_token_has_are_an_error(precision, tmp_path):
     if precision == "float32":
         file, size = shared_export("litert") / "model.tflite", shared_translator().source_tokenizer.vocab_size
     else:
-        small_translator("bytes", beams=1).export(tmp_path / "model", "litert", precision)
+        small_translator("bytes", num_beams=1).export(tmp_path / "model", "litert", precision)
         file, size = tmp_path / "model/model.tflite", BYTES.vocab_size
     for name in ("translate", "encode"):
         for number in (-5, -(2**31), size, 2**31 - 1):
@@ -111,13 +111,19 @@ def test_ids_that_no_token_has_are_an_error(precision, tmp_path):
 @pytest.mark.parametrize(
     "sizes, options",
     [
-        ({"positions": "relative", "norm": "rms"}, {"beams": 3}),
-        ({"positions": "alibi", "num_kv_heads": 1, "norm_first": True}, {"beams": 3}),
-        ({"positions": "rotary", "window": 3, "activation": "swiglu"}, {"beams": 1}),
-        ({"positions": "learned", "max_length": 160, "tied_output": False}, {"beams": 3, "no_repeat_ngram": 2}),
-        ({"heads": "narrow", "score": "cosine"}, {"beams": 2, "min_length": 4}),
-        ({"heads": "wide", "positions_combine": "concat", "num_decoder_layers": 2}, {"beams": 3, "forbidden": (7, 8)}),
-        ({"score": "additive", "mixing": "hard"}, {"beams": 1, "no_repeat_ngram": 1}),
+        ({"positions": "relative", "norm": "rms"}, {"num_beams": 3}),
+        ({"positions": "alibi", "num_kv_heads": 1, "norm_first": True}, {"num_beams": 3}),
+        ({"positions": "rotary", "window": 3, "activation": "swiglu"}, {"num_beams": 1}),
+        (
+            {"positions": "learned", "max_length": 160, "tied_output": False},
+            {"num_beams": 3, "no_repeat_ngram_size": 2},
+        ),
+        ({"heads": "narrow", "score": "cosine"}, {"num_beams": 2, "min_length": 4}),
+        (
+            {"heads": "wide", "positions_combine": "concat", "num_decoder_layers": 2},
+            {"num_beams": 3, "suppress_tokens": (7, 8)},
+        ),
+        ({"score": "additive", "mixing": "hard"}, {"num_beams": 1, "no_repeat_ngram_size": 1}),
     ],
     ids=lambda options: "-".join(map(str, options.values())),
 )
@@ -131,7 +137,7 @@ def test_every_option_of_model_and_search_is_exported(sizes, options, tmp_path):
 @IN_TENSORFLOW
 def test_several_models_are_one_file(tmp_path):
     one, other = small_translator("bpe"), small_translator("bpe")
-    both = Translator([*one.models, *other.models], one.source_tokenizer, beams=3, max_length=64)
+    both = Translator([*one.models, *other.models], one.source_tokenizer, num_beams=3, max_length=64)
     verdict = both.export(tmp_path / "model", "litert", compare_on=TEXTS)
     assert verdict.same == verdict.texts and both(TEXTS) != one(TEXTS)
 
@@ -150,10 +156,10 @@ def test_kernels_of_litert_compute_the_same(options):
 
 @IN_TENSORFLOW
 @pytest.mark.parametrize("size", [9, 64, 997, 1003])  # few, in chunks, and some that chunks do not divide
-@pytest.mark.parametrize("options", [{}, {"forbidden": (3, 5)}, {"min_length": 3}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"suppress_tokens": (3, 5)}, {"min_length": 3}], ids=str)
 def test_the_most_probable_tokens_are_those_of_every_search(options, size):
     logits, constrain = 3 * normal(6, size), decoding.Constraints(8, **options)
-    logits[1:, [0, 1, 3, 5]] += 3 * np.arange(5)[:, None]  # what is forbidden is among the highest
+    logits[1:, [0, 1, 3, 5]] += 3 * np.arange(5)[:, None]  # what is suppressed is among the highest
     logits = ops.convert_to_tensor(logits)
     expected = constrain.most_probable(logits, 4, 1, None)
     from keras_tfm.runtimes.litert import LITERT

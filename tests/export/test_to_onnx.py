@@ -20,17 +20,17 @@ def installed():
 @pytest.mark.slow
 def test_onnx_says_what_the_model_says(tmp_path):
     """The files of a trained model are run without this package in `test_saved_models.py`."""
-    ours = small_translator("bpe", beams=1)
+    ours = small_translator("bpe", num_beams=1)
     verdict = ours.export(tmp_path / "model", "onnx", compare_on=TEXTS)
     assert verdict.same == verdict.texts == len(TEXTS)
     assert runners.load(tmp_path / "model")(TEXTS) == ours(TEXTS)
 
 
 OPTIONS = [
-    {"beams": 4, "length_penalty": 1.5, "penalty": "gnmt", "min_length": 6},
-    {"beams": 3, "length_penalty": -1.0, "no_repeat_ngram": 2},
-    {"beams": 1, "no_repeat_ngram": 1, "forbidden": (7, 9)},
-    {"beams": 300, "length_penalty": 0.0},  # more than there are tokens
+    {"num_beams": 4, "length_penalty": 1.5, "penalty": "gnmt", "min_length": 6},
+    {"num_beams": 3, "length_penalty": -1.0, "no_repeat_ngram_size": 2},
+    {"num_beams": 1, "no_repeat_ngram_size": 1, "suppress_tokens": (7, 9)},
+    {"num_beams": 300, "length_penalty": 0.0},  # more than there are tokens
 ]
 
 
@@ -60,7 +60,7 @@ def test_sizes_of_three_are_no_lengths(sizes, tmp_path):
     import onnxruntime
 
     sizes = {"num_layers": 1, "ff_dim": 3, **sizes}
-    ours = Translator(spread(transformer(BYTES.vocab_size, **sizes), 0.2), BYTES, beams=2, max_length=3)
+    ours = Translator(spread(transformer(BYTES.vocab_size, **sizes), 0.2), BYTES, num_beams=2, max_length=3)
     ours.export(tmp_path / "model", "onnx")
     assert runners.load(tmp_path / "model")(["a", "bc"]) == ours(["a", "bc"])
     step = onnxruntime.InferenceSession(str(tmp_path / "model/step.onnx"), providers=["CPUExecutionProvider"])

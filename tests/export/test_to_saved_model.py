@@ -66,12 +66,12 @@ def assert_refused(answers):
 @pytest.mark.xdist_group("exported")  # where the shared export is
 @pytest.mark.usefixtures("one_width")
 @pytest.mark.slow
-@pytest.mark.parametrize("kind, beams", [("bytes", 1), ("bpe", 3)])
-def test_a_saved_model_says_what_the_translator_says(kind, beams, tmp_path):
+@pytest.mark.parametrize("kind, num_beams", [("bytes", 1), ("bpe", 3)])
+def test_a_saved_model_says_what_the_translator_says(kind, num_beams, tmp_path):
     if kind == "bpe":
         ours, folder = shared_translator(), shared_export("saved_model")
     else:
-        ours, folder = small_translator(kind, beams=beams, length_penalty=1.0), tmp_path / "model"
+        ours, folder = small_translator(kind, num_beams=num_beams, length_penalty=1.0), tmp_path / "model"
         ours.export(folder, "saved_model")
     texts = [text.encode() for text in TEXTS]
     strange = [b"a \xff dog", b"", b"x" * 500]
@@ -90,15 +90,15 @@ def test_a_saved_model_says_what_the_translator_says(kind, beams, tmp_path):
     assert_refused(unknown)
     assert best["translation"][1] == expected
     shape, translations = several["translations"]
-    assert shape == [len(TEXTS), beams] and translations[::beams] == expected
-    if beams > 1:
-        found = ours.n_best(TEXTS, beams)
-        assert [translations[n * beams : n * beams + beams] for n in (0, 1, 3)] == [
+    assert shape == [len(TEXTS), num_beams] and translations[::num_beams] == expected
+    if num_beams > 1:
+        found = ours.n_best(TEXTS, num_beams)
+        assert [translations[n * num_beams : n * num_beams + num_beams] for n in (0, 1, 3)] == [
             [text for text, _ in found[n]] for n in (0, 1, 3)
         ]
         np.testing.assert_allclose(several["scores"][1][0], [score for _, score in found[0]], rtol=0, atol=1e-4)
     assert embeddings["embeddings"][0][::2] == [len(TEXTS), 16]
-    assert none["translations"][0] == [0, beams]
-    assert odd["translations"][1][beams] == "" and odd["cut"][1][0] == 0 and odd["cut"][1][2] > 0
+    assert none["translations"][0] == [0, num_beams]
+    assert odd["translations"][1][num_beams] == "" and odd["cut"][1][0] == 0 and odd["cut"][1][2] > 0
     assert odd["translations"][1][0] == ours(["a \ufffd dog"])[0]
     assert ours.target_tokenizer.decode(tokens["ids"][1]) == ours(["a dog"])

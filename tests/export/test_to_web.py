@@ -83,7 +83,7 @@ def test_attention_is_that_of_the_model():
 
 @pytest.mark.slow
 def test_the_amount_of_padding_changes_nothing(tmp_path):
-    ours, runtime = small_translator("bpe", beams=3), empty_runtime(tmp_path / "node_modules")
+    ours, runtime = small_translator("bpe", num_beams=3), empty_runtime(tmp_path / "node_modules")
     (ids,) = ours.source_tokenizer.encode(["two cats run"])
     found = []
     for width in (24, 60):
@@ -111,7 +111,7 @@ def test_the_amount_of_padding_changes_nothing(tmp_path):
     ids=["packed", "bahdanau", "luong", "conv", "bytenet"],
 )
 def test_every_model_has_a_page(build, sizes, tmp_path):
-    ours = Translator(spread(build(BYTES.vocab_size, **sizes), 0.2), BYTES, beams=2, max_length=32)
+    ours = Translator(spread(build(BYTES.vocab_size, **sizes), 0.2), BYTES, num_beams=2, max_length=32)
     ours.widths, ours.jit_compile = [32], False
     runtime = empty_runtime(tmp_path / "node_modules")
     texts = ["a dog", "two cats run over the grass", "b", "über 🙂"]
@@ -143,7 +143,7 @@ def test_what_a_browser_cannot_run_is_refused(tmp_path):
         ours.export(tmp_path / "site", "web", runtime=runtime)
     (runtime / extras.NPM_FILES["litert.js"]).write_text("another version")
     with pytest.raises(ValueError, match="`runtime` must contain version 2.5.3 of @litertjs/core.* 0 times"):
-        small_translator("bytes", beams=1).export(tmp_path / "site", "web", runtime=runtime)
+        small_translator("bytes", num_beams=1).export(tmp_path / "site", "web", runtime=runtime)
     assert not (tmp_path / "site").exists()
 
 
@@ -224,7 +224,7 @@ def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages") / "site"
     examples = (ROOT / "examples/dates.txt").read_text().splitlines()
     page = {"title": "Dates", "examples": examples, "runtime": ROOT / "node_modules"}
-    Translator.load(artifacts.SHIPPED, beams=4, max_length=64).export(folder, "web", **page)
+    Translator.load(artifacts.SHIPPED, num_beams=4, max_length=64).export(folder, "web", **page)
     return folder
 
 

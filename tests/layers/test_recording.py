@@ -83,7 +83,7 @@ def in_threads(*functions):
 
 
 def test_threads_record_and_translate_with_one_model():
-    translator = Translator(spread(transformer(BYTES.vocab_size, **SIZES), 0.2), BYTES, beams=1, max_length=16)
+    translator = Translator(spread(transformer(BYTES.vocab_size, **SIZES), 0.2), BYTES, num_beams=1, max_length=16)
     (model,) = translator.models
     ids = {name: np.random.default_rng(0).integers(3, 50, (4, 6)) for name in ("source", "target")}
     texts = ["a dog", "cats"]

@@ -18,7 +18,7 @@ def test_a_convolution_equals_keras_own(size, gap):
     ours.build((None, None, 6))
     theirs.build(X.shape)
     theirs.set_weights(ours.get_weights())
-    window = np.zeros((2, ours.room, 6), "float32")
+    window = np.zeros((2, ours.window_size, 6), "float32")
     found, after = run(lambda: ours.after(window, X))
     assert_close(found, theirs(X))
     assert after.shape == window.shape

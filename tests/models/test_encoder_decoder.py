@@ -125,9 +125,9 @@ def computed(kind):
             "beside nothing": model({"source": empty, "target": TARGET[:, :3]}),
             "not beside nothing": model({"source": empty[:1], "target": TARGET[:1, :3]}),
             "greedy": decode(SOURCE, 5),
-            "a beam of one": beams(SOURCE, beams=1)[0][:, 0],
-            "beam": beams(SOURCE, beams=3, n_best=3),
-            "beam alone": beams(SOURCE[1:, :3], beams=3, n_best=3),
+            "a beam of one": beams(SOURCE, num_beams=1)[0][:, 0],
+            "beam": beams(SOURCE, num_beams=3, n_best=3),
+            "beam alone": beams(SOURCE[1:, :3], num_beams=3, n_best=3),
         }
 
     return model, run(found)
@@ -164,7 +164,7 @@ def test_searches_in_mixed_precision_score_as_the_full_pass_does(kind, precision
 
     def search(sources, length):  # in a program, whose loops refuse a cache that changes its type
         best = greedy(model.start, model.step, sources, length)
-        ids, scores = beam_search(model.start, model.step, sources, length, beams=2)
+        ids, scores = beam_search(model.start, model.step, sources, length, num_beams=2)
         return best, ids[:, 0], scores[:, 0]
 
     best, ids, scores = map(array, programs.compiled(search, model.variables, jit_compile=False)(SOURCE, 5))
@@ -338,7 +338,7 @@ def test_every_weight_takes_part(kind):
 @each(OLDER, quick=())
 @IN_TENSORFLOW
 def test_exports_say_what_the_model_says(kind, tmp_path, one_width):
-    translator = Translator(spread(KINDS[kind](BYTES.vocab_size), 0.3), BYTES, beams=2, max_length=24)
+    translator = Translator(spread(KINDS[kind](BYTES.vocab_size), 0.3), BYTES, num_beams=2, max_length=24)
     texts = [text for text in TEXTS if len(text.encode()) < 24]
     expected = translator(texts)
     assert len({*expected}) > 3

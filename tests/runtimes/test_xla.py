@@ -85,7 +85,7 @@ def test_an_export_does_not_change_translations_in_other_threads(form, jit_compi
     (model,) = small_translator("bytes").models
 
     def new():
-        made = Translator(model, BYTES, beams=2, max_length=24)
+        made = Translator(model, BYTES, num_beams=2, max_length=24)
         made.widths = [24]
         return made
 

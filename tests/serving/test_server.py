@@ -153,7 +153,7 @@ def test_every_format_can_be_served(form, tmp_path):
     model = {"keras": ROOT / "keras_tfm/shipped/dates", "saved_model": FOLDER}.get(form, tmp_path / "model")
     if not model.exists():
         keras_tfm.Translator.load(max_length=64).export(model, format=form)
-    flags = ["--beams=2", "--max_length=64"] if form == "keras" else []
+    flags = ["--num_beams=2", "--max_length=64"] if form == "keras" else []
     with served(tmp_path / "log", *flags, model=model) as server:
         assert server.post(TEXTS) == (200, DATES)
         assert server.post([text for text, _ in PAIRS]) == (200, [date for _, date in PAIRS])

@@ -16,7 +16,7 @@ SOURCES, REFERENCES = ["a dog", "two cats", "b"], ["ein hund läuft", "zwei katz
 @pytest.fixture(scope="module")
 def translator():
     model = transformer(BYTES.vocab_size, num_layers=1, model_dim=16, num_heads=2, ff_dim=32)
-    return Translator(model, BYTES, beams=1, max_length=20)
+    return Translator(model, BYTES, num_beams=1, max_length=20)
 
 
 def test_scores_of_what_is_right_and_of_what_is_wrong():
@@ -58,7 +58,7 @@ def test_a_packed_model_is_as_good_as_an_unpacked_one(translator):
     (model,) = translator.models
     packed = transformer(BYTES.vocab_size, num_layers=1, model_dim=16, num_heads=2, ff_dim=32, packed=True)
     packed.set_weights(model.get_weights())
-    found = perplexity(Translator(packed, BYTES, beams=1, max_length=20), SOURCES, REFERENCES)
+    found = perplexity(Translator(packed, BYTES, num_beams=1, max_length=20), SOURCES, REFERENCES)
     assert found == pytest.approx(perplexity(translator, SOURCES, REFERENCES), rel=1e-4)
 
 
@@ -90,7 +90,7 @@ def test_scores_are_watched_while_training(tmp_path):
     model.compile(keras.optimizers.SGD(1.0), loss, jit_compile=BACKEND == "jax")
     labels = np.array([[*ids, END] for ids in BYTES.encode(["aaaa"] * 8)])
     inputs = {"source": labels, "target": np.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=START)}
-    translator = Translator(model, BYTES, beams=1, max_length=8)
+    translator = Translator(model, BYTES, num_beams=1, max_length=8)
     watch = TranslationScores(translator, ["aaaa"], ["aaaa"])
     best = keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", "val_chrf", mode="max", save_best_only=True)
     with eagerly():

@@ -128,12 +128,12 @@ def test_a_run_goes_on_to_the_same_result(interrupted, finished, texts, tmp_path
 def test_an_interrupted_run_can_be_used_and_finished(interrupted, tmp_path, capsys):
     out = shutil.copytree(interrupted, tmp_path / "run")
     assert not (out / "model.keras").exists()
-    translator = Translator.load(out, beams=1, max_length=16)
+    translator = Translator.load(out, num_beams=1, max_length=16)
     assert "state.npz, step 6 of 12" in translator.origin and "keras-tfm finish" in translator.origin
     state = saved_weights(out / "state.npz")
     for weight, expected in zip(translator.models[0].weights, state, strict=True):
         np.testing.assert_array_equal(array(weight), expected)
-    commands.run(["translate", str(out), "--text", "1234", "--beams", "1", "--max-length", "16"])
+    commands.run(["translate", str(out), "--text", "1234", "--num_beams", "1", "--max-length", "16"])
     captured = capsys.readouterr()
     assert (
         captured.out == translator(["1234"])[0] + "\n" and "using " in captured.err and "step 6 of 12" in captured.err
@@ -445,7 +445,7 @@ def test_training_learns(packed, tmp_path):
     task = {"max_length": 5, "symbols": "abcdefgh"}
     translator = trainer.train(tasks.reverse(20_000, **task), tmp_path, **sizes, **batches, **training)
     sources, targets = zip(*tasks.reverse(500, "test", **task), strict=True)
-    answers = Translator(translator.models, *translator.tokenizers, beams=1, batch_size=128, max_length=16)(sources)
+    answers = Translator(translator.models, *translator.tokenizers, num_beams=1, batch_size=128, max_length=16)(sources)
     assert sum(map(operator.eq, answers, targets)) > 0.95 * len(targets)
 
 

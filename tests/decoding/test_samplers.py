@@ -1,0 +1,66 @@
+import keras
+import numpy as np
+import pytest
+from conftest import array, run, spread
+from test_search import STATES, TABLE, TEXTS, VOCABULARY, Language
+
+from keras_tfm import ops
+from keras_tfm.decoding import Beam, Greedy, Sample, beam_search, compiled, greedy
+from keras_tfm.decoding.search import MANY
+from keras_tfm.models import decoder_lm, transformer
+from keras_tfm.text import END, START
+
+SIZES = {"num_layers": 1, "model_dim": 16, "num_heads": 2, "ff_dim": 32, "dropout": 0.0}
+LANGUAGE = Language(TABLE + 2.0 * (np.arange(VOCABULARY) == END))  # ends now and then
+
+
+@pytest.mark.parametrize("sampler", [Greedy(min_length=3), Sample(0.7, top_k=4, seed=3), Beam(2, suppress_tokens=[5])])
+def test_a_compiled_search_equals_an_eager_one_for_every_batch_size(sampler):
+    program = compiled(sampler, LANGUAGE.start, LANGUAGE.step)
+    rng, used = np.random.default_rng(0), set()
+    for rows in (1, MANY - 1, MANY, 2 * MANY + 1):
+        sources, prefix = rng.integers(0, STATES, (rows, 3)), rng.integers(0, 2, (rows, 2)) * 6
+        expected = array(sampler.search(LANGUAGE.start, LANGUAGE.step, sources, MANY + 1, prefix=prefix))
+        assert program(sources, MANY + 1, prefix).tolist() == expected.tolist()
+        used |= {*np.count_nonzero(expected, axis=1).tolist()}
+    assert len(used) > 3  # rows end one after the other
+
+
+def test_a_seed_is_none_an_integer_or_a_generator():
+    sources = np.ones((8, 3), "int32")
+
+    def drawn(seed, times=2):
+        program = compiled(Sample(seed=seed), LANGUAGE.start, LANGUAGE.step)
+        return [program(sources, 6).tolist() for _ in range(times)]
+
+    first, second = drawn(1)
+    assert first == second
+    first, second = drawn(None)
+    assert first != second
+    (first, second), again = drawn(keras.random.SeedGenerator(1)), drawn(keras.random.SeedGenerator(1))
+    assert first != second and [first, second] == again
+
+
+def test_a_model_generates_what_the_searches_find():
+    keras.utils.set_random_seed(3)
+    model = spread(transformer(10, **SIZES), 0.3)
+    assert model.generate(TEXTS, 6).tolist() == array(run(greedy, model.start, model.step, TEXTS, 6)).tolist()
+    assert model.generate(TEXTS, 6, Sample(top_k=1)).tolist() == model.generate(TEXTS, 6).tolist()
+    expected = array(run(beam_search, model.start, model.step, TEXTS, 6, num_beams=3)[0])[:, 0]
+    assert model.generate(TEXTS, 6, Beam(3)).tolist() == expected.tolist()
+    for variable in model.variables:  # a program sees the weights of the moment
+        variable.assign(-variable.value)
+    assert model.generate(TEXTS, 6).tolist() == array(run(greedy, model.start, model.step, TEXTS, 6)).tolist()
+
+
+def test_a_language_model_continues_its_prompt():
+    keras.utils.set_random_seed(5)
+    model, prompts = spread(decoder_lm(12, **SIZES), 0.3), [[5, 6, 7], [8], [4, 9]]
+    ids = np.array([prompt + [0] * (3 - len(prompt)) for prompt in prompts])
+    for prompt, row in zip(prompts, model.generate(ids, max_length=7).tolist(), strict=True):
+        expected = list(prompt)
+        while len(expected) < 7 and expected[-1] != END:
+            logits = array(run(model, ops.convert_to_tensor([[START, *expected]])))[0, -1]
+            logits[[0, START]] = -np.inf
+            expected.append(int(logits.argmax()))
+        assert row == expected + [0] * (7 - len(expected))
