@@ -244,6 +244,8 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
         bias_initializer="zeros",
         **kwargs,
     ):
+        if "causal" in kwargs:
+            raise UserError(f"A decoder block is always causal: omit `causal`. Received: causal={kwargs['causal']!r}")
         options = options_of(TransformerDecoderBlock, locals())
         super().__init__(**options, causal=True, **kwargs)
         of_attention = options_of(MultiHeadAttention, options)

@@ -184,7 +184,7 @@ def test_fully_masked_rows_give_zeros_and_zero_gradients(score, mixing, dtype):
 @pytest.mark.parametrize("block", [TransformerEncoderBlock, TransformerDecoderBlock])
 def test_the_future_changes_nothing_with_dropout_on(block, recorded):
     options = {"causal": True} if block is TransformerEncoderBlock else {}
-    layer = block(4, 32, dropout=0.3, attention_dropout=0.3, **options)
+    layer = block(num_heads=4, ff_dim=32, dropout=0.3, attention_dropout=0.3, **options)
     layer.build(X.shape)
 
     def outputs(x, training=True):

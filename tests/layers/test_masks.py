@@ -145,7 +145,7 @@ def test_keras_mask_and_explicit_masks_are_anded():
     expected, *others = run(
         lambda: (
             block(x, attention_mask=together),
-            both(IDS, allowed, second),
+            both(IDS, allowed[None], second),
             model([IDS, np.stack([allowed] * 2), second]),
         )
     )

@@ -44,7 +44,7 @@ def test_a_start_or_given_positions_continue_the_full_pass(kind, combine, dtype)
     layer = built(PositionalEncoding(kind, combine=combine, dtype=dtype, **KINDS[kind]), x)
 
     def outputs():
-        parts = [{"start": 4}, {"start": np.int64(4)}, {"positions": np.array([[4, 5, 6]] * 2)}]
+        parts = [{"start": 4}, {"start": np.int64(4)}, {"position_ids": np.array([[4, 5, 6]] * 2)}]
         joined, positions = np.concatenate([x[:, :3], x[:, :4]], axis=1), np.array([[0, 1, 2, 0, 1, 2, 3]] * 2)
         return layer(x), layer(joined, position_ids=positions), *(layer(x[:, 4:7], **part) for part in parts)
 
