@@ -65,6 +65,8 @@ def run(argv, prepare=lambda: None):
     backend, name = arguments.pop("backend", None), arguments.pop("command")
     if backend:
         os.environ["KERAS_BACKEND"] = backend  # read when a command imports Keras
+    elif (backend := os.environ.get("KERAS_BACKEND") or extras.BACKENDS[0]) not in extras.BACKENDS:
+        sys.exit(f"keras-tfm: error: KERAS_BACKEND must be one of {', '.join(extras.BACKENDS)}. Received: {backend}")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         prepare()
@@ -146,7 +148,8 @@ def train(out, recipe, source, target, valid_source, valid_target, task, num_exa
         right = show(translator, test, recipe.verbose)
         print(f"{right / len(test):.1%} of {len(test):,} unseen texts exactly right")
     elif recipe.verbose and devices.is_main_process():
-        show(translator, list(itertools.islice(valid or pairs, SAMPLE)), 0)
+        whole = (pair for pair in valid or pairs if all(map(str.strip, pair)))  # others were left out
+        show(translator, list(itertools.islice(whole, SAMPLE)), 0)
     return translator
 
 

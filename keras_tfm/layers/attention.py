@@ -98,11 +98,10 @@ class MultiHeadAttention(masks.MaskedLayer):
         narrow = self.heads == "narrow"
         shared = narrow or self.heads == "standard" and self.head_dim is None
         if shared and width % self.num_heads or narrow and memory_width % self.num_kv_heads:
-            raise UserError(
-                "`num_heads` must divide the width of the input, unless `head_dim` is given; with narrow heads it must "
-                "always, and `num_kv_heads` must divide the width of the memory. Received: "
-                f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, {width=}, {memory_width=}"
-            )
+            rule = "`num_kv_heads` must divide the width of the memory" if not width % self.num_heads else ""
+            rule = rule or f"`num_heads` must divide the width of the input{'' if narrow else ', or set `head_dim`'}"
+            received = f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, {width=}, {memory_width=}"
+            raise UserError(f"{rule}. Received: {received if narrow else f'num_heads={self.num_heads}, {width=}'}")
         self.head_dim = self.head_dim or HEADS[self.heads](width, self.num_heads)
         self.query_dense = self._head_dense("query", width, self.num_heads)
         self.key_dense = self._head_dense("key", memory_width, self.num_kv_heads)

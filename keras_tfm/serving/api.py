@@ -35,11 +35,18 @@ class Api:
     async def answer(self, request):
         """The `Answer` to a `Request`."""
         if request.path not in self._routes:
-            return _error(404)
+            return self._refused(request, 404)
         method, handler = self._routes[request.path]
         if request.method != method and (request.method, method) != ("HEAD", "GET"):
-            return _error(405, Allow=method)
+            return self._refused(request, 405, Allow=method)
         return await handler(request)
+
+    def _refused(self, request, status, **headers):
+        """The answer to a request for what is not there, which is counted and logged: a client may be mistaken."""
+        self.metrics.requests.labels(status).inc()
+        if self.settings.log:
+            self.log.say_seldom(status, status=status, method=request.method[:20], path=request.path[:100])
+        return Answer.json({"error": http.HTTPStatus(status).phrase}, status, headers)
 
     async def predict(self, request):
         """Translates the texts of a request."""
@@ -83,7 +90,3 @@ class Api:
 
     async def figures(self, _):
         return Answer(200, self.metrics.written(), self.metrics.media_type)
-
-
-def _error(status, **headers):
-    return Answer.json({"error": http.HTTPStatus(status).phrase}, status, headers)

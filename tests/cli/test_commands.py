@@ -132,6 +132,13 @@ def test_without_tensorflow_an_installed_backend_is_offered(tmp_path):
 
 
 @once
+def test_an_unknown_backend_is_one_line():
+    run = keras_tfm("translate", "--text", "3. Mai", KERAS_BACKEND="jxa")
+    assert run.returncode == 1
+    assert run.stderr == "keras-tfm: error: KERAS_BACKEND must be one of tensorflow, jax, torch. Received: jxa\n"
+
+
+@once
 def test_help_needs_no_backend():
     run = keras_tfm("train", "--help", KERAS_BACKEND="none")
     assert run.returncode == 0 and "--model_dim" in run.stdout

@@ -83,6 +83,8 @@ def test_what_an_operator_can_ask(server):
     assert (state["version"], state["state"], state["status"]["error_code"]) == ("1", "AVAILABLE", "OK")
     assert server.ask("/v1/models/other:predict", b"{}")[:2] == (404, '{"error":"Not Found"}')
     assert server.ask(PREDICT)[0] == 405
+    assert server.metric('requests_total{status="404"}') == server.metric('requests_total{status="405"}') == 1
+    assert '"status": 404, "method": "POST", "path": "/v1/models/other:predict"' in server.log.read_text()
     before = server.metric("texts_total"), server.metric("cut_texts_total")
     assert server.post([*TEXTS, "a " * 50])[0] == 200
     assert (server.metric("texts_total"), server.metric("cut_texts_total")) == (before[0] + 3, before[1] + 1)
