@@ -75,15 +75,12 @@ def make(kind, **options):
 
 
 def each(kinds, quick=QUICK):
-    """Parametrizes with kinds, one worker for each.
-
-    `make test` runs the quick ones, `make test-slow` the others, and `make test-hours` variants if none is quick.
-    """
+    """Parametrizes with kinds, one worker for each; `make test` runs the quick ones, `make test-slow` the others."""
 
     def marks(kind):
         yield pytest.mark.xdist_group(kind)
         if kind not in quick:
-            yield pytest.mark.slow if quick or kind in SYSTEMS else pytest.mark.hours
+            yield pytest.mark.slow
 
     return pytest.mark.parametrize("kind", [pytest.param(kind, marks=[*marks(kind)]) for kind in kinds])
 
@@ -335,7 +332,7 @@ def test_every_weight_takes_part(kind):
     assert [path for path in same if "key/bias" not in path] == []  # which adds the same to all scores of a query
 
 
-@each(OLDER, quick=())
+@each([kind for kind in OLDER if kind in SYSTEMS], quick=())
 @IN_TENSORFLOW
 def test_exports_say_what_the_model_says(kind, tmp_path, one_width):
     translator = Translator(spread(KINDS[kind](BYTES.vocab_size), 0.3), BYTES, num_beams=2, max_length=24)

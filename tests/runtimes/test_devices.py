@@ -86,14 +86,11 @@ KINDS = {"bucketed": {"r_drop": 3.0}, "packed": {"packed": True}}
 
 
 def each_kind(name, *cases):
-    """Parametrizes with all pairs of a kind of batches and a case; `make test-slow` tries each kind with one case."""
-    pairs = [(kind, case) for kind in KINDS for case in cases]
-    quick = dict(zip(KINDS, cases, strict=True))
+    """Parametrizes with one case for each kind of batches. A worker tests a kind, with one run on one device."""
+    pairs = zip(KINDS, cases, strict=True)
+    groups = [pytest.param(*pair, marks=pytest.mark.xdist_group(f"devices-{pair[0]}")) for pair in pairs]
     return pytest.mark.parametrize(
-        f"kind, {name}",
-        [pytest.param(*pair, marks=[pytest.mark.hours] * (quick[pair[0]] != pair[1])) for pair in pairs],
-        indirect=["kind"],
-        ids=lambda value: str(value).replace(" ", ""),
+        f"kind, {name}", groups, indirect=["kind"], ids=lambda value: str(value).replace(" ", "")
     )
 
 
@@ -116,7 +113,8 @@ def test_eight_devices_train_as_one(kind, one_device, model_parallel, tmp_path):
 
 @ON_JAX
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["bucketed", pytest.param("packed", marks=pytest.mark.hours)], indirect=True)
+@pytest.mark.parametrize("kind", ["bucketed"], indirect=True)
+@pytest.mark.xdist_group("devices-bucketed")
 def test_two_processes_train_as_one(kind, one_device, tmp_path):
     assert_same(trained(tmp_path, processes=2, **kind), one_device)
 
@@ -132,16 +130,15 @@ def test_a_run_goes_on_with_another_number_of_processes(kind, one_device, proces
 
 @ON_JAX
 @pytest.mark.slow
-@pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.hours)])
-def test_a_kill_of_one_process_ends_the_others_and_all_go_on(killed, tmp_path):
+def test_a_kill_of_one_process_ends_the_others_and_all_go_on(tmp_path):
     expected = trained(tmp_path / "whole", steps=32)
     running = started(tmp_path / "run", processes=2, steps=32)
     try:
         deadline = time.monotonic() + 200
         while not list((tmp_path / "run").glob("checkpoints/*.npz")) and time.monotonic() < deadline:
             time.sleep(0.02)
-        running[killed].kill()
-        assert running[1 - killed].wait(timeout=200) != 0  # rather than go on alone
+        running[0].kill()
+        assert running[1].wait(timeout=200) != 0  # rather than go on alone
     finally:
         for process in running:
             process.kill()
