@@ -108,7 +108,7 @@ class DecoderLM(SequenceModel):
             ids (batch, max_length), a NumPy array: each prompt and what follows, with zeros after the end token.
 
         >>> model = decoder_lm(vocab_size=100, size="tiny", num_layers=1)
-        >>> model.generate(np.array([[7, 8], [9, 0]]), max_length=5)[0, :2].tolist()
+        >>> model.generate([[7, 8], [9, 0]], max_length=5)[0, :2].tolist()
         [7, 8]
         """
         return self._generate(sampler, ids, max_length, prefix=ids)
