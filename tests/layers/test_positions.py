@@ -192,7 +192,7 @@ def test_bad_arguments(options, words):
 
 
 def test_the_base_of_the_wavelengths_is_an_option():
-    x, places = normal(1, 5, 8), np.arange(5.0)
+    x, places = ops.convert_to_tensor(normal(1, 5, 8)), np.arange(5.0)
     curve = np.array(run(lambda: sinusoids(places, 8, max_wavelength=100)))[:, 2]
     assert_close(curve, np.sin(places / 100 ** (2 / 8)))
     layer, stack = PositionalEncoding(max_wavelength=100), TransformerEncoder(num_layers=1, max_wavelength=100)

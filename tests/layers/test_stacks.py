@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from conftest import array, assert_close, built, normal, once, parametrize_all, run, spread
+from conftest import BACKEND, array, assert_close, built, normal, once, parametrize_all, run, spread
 from keras import ops
 
 from keras_tfm.layers import PositionalEncoding, TransformerDecoder, TransformerEncoder, masks
@@ -15,14 +15,15 @@ MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
 
 @parametrize_all("kind, whole", {"encoder": TransformerEncoder, "decoder": TransformerDecoder}, [True, False])
 def test_training_reaches_every_dropout(kind, whole):
-    inputs = (X,) if kind is TransformerEncoder else (X, MEMORY)
+    inputs = [ops.convert_to_tensor(x) for x in ((X,) if kind is TransformerEncoder else (X, MEMORY))]
     stack = built(kind(**TWO, dropout=0.5, attention_dropout=0.5), *inputs)
     layer = stack if whole else stack.blocks[0]
     states = layer.trainable_variables, [array(state) for state in layer.non_trainable_variables]
     (plain, _), (dropped, seeds) = (layer.stateless_call(*states, *inputs, training=flag) for flag in (False, True))
     assert_close(plain, layer(*inputs, training=False))
     assert (array(plain) != array(dropped)).any() and (array(plain) != array(layer(*inputs, training=True))).any()
-    assert all((array(new) != old).any() for new, old in zip(seeds, states[1], strict=True))
+    if BACKEND != "torch":  # where Keras' dropout draws from PyTorch's own generator
+        assert all((array(new) != old).any() for new, old in zip(seeds, states[1], strict=True))
 
 
 def test_a_stack_applies_its_parts_in_order():
