@@ -8,7 +8,7 @@ import griffe
 from keras_tfm.training.options import GROUPS, Words, description
 
 SECTION = re.compile(r"(Args|Call arguments|Attributes|Returns|Signatures):")
-ITEM = re.compile(r"    ((?:\*{0,2}\w+(?:, )?)+): (.*)")
+ITEM = re.compile(r"    (\*{0,2}\w+(?:, (?:\*{0,2}\w+|…))*): (.*)")
 EXAMPLE = re.compile(r"^(>>> .*?)(?=\n\n|\Z)", re.DOTALL | re.MULTILINE)
 
 
