@@ -46,7 +46,6 @@ class MultiHeadAttention(masks.MaskedLayer):
         attention_mask: (batch or 1, query, key) or (batch or 1, heads, query, key).
         cache: a cache from `init_cache`, instead of `memory`. The batch of `inputs` may be a multiple of
             its batch: several consecutive rows of `inputs` then share one row of the memory.
-
         return_attention_scores: whether to return the weights, too, as Keras' layer does; not with a cache.
 
     Returns:
@@ -97,11 +96,12 @@ class MultiHeadAttention(masks.MaskedLayer):
         width, memory_width = inputs_shape[-1], (memory_shape or inputs_shape)[-1]
         narrow = self.heads == "narrow"
         shared = narrow or self.heads == "standard" and self.head_dim is None
-        if shared and width % self.num_heads or narrow and memory_width % self.num_kv_heads:
-            rule = "`num_kv_heads` must divide the width of the memory" if not width % self.num_heads else ""
-            rule = rule or f"`num_heads` must divide the width of the input{'' if narrow else ', or set `head_dim`'}"
-            received = f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, {width=}, {memory_width=}"
-            raise UserError(f"{rule}. Received: {received if narrow else f'num_heads={self.num_heads}, {width=}'}")
+        if shared and width % self.num_heads:
+            rule = f"`num_heads` must divide the width of the input{'' if narrow else ', or set `head_dim`'}"
+            raise UserError(f"{rule}. Received: num_heads={self.num_heads}, {width=}")
+        if narrow and memory_width % self.num_kv_heads:
+            rule = "`num_kv_heads` must divide the width of the memory, for narrow heads"
+            raise UserError(f"{rule}. Received: num_kv_heads={self.num_kv_heads}, {memory_width=}")
         self.head_dim = self.head_dim or HEADS[self.heads](width, self.num_heads)
         self.query_dense = self._head_dense("query", width, self.num_heads)
         self.key_dense = self._head_dense("key", memory_width, self.num_kv_heads)

@@ -35,12 +35,12 @@ class Model(typing.NamedTuple):
 
 
 _ATTENTIVE = {"attention": "bahdanau", "bidirectional_layers": 1}
-_BLOCKS = ("layers.attention.MultiHeadAttention", "layers.attention.MultiHeadSelfAttention")
-_BLOCKS += ("layers.blocks.TransformerEncoderBlock", "layers.stacks.TransformerEncoder")
 _CONVOLUTIONS = "models.convolutional.Convolutional"
 # The sizes of older models have about as many weights as the Transformer's of the same name.
 MODELS = {
-    "transformer": Model("attention alone", (*_BLOCKS, "models.transformers.Transformer"), SIZES),
+    "transformer": Model(
+        "attention alone", ("layers.stacks.TransformerEncoder", "models.transformers.Transformer"), SIZES
+    ),
     "rnn": Model(
         "one vector for the whole source",
         ("models.recurrent.Recurrent",),
