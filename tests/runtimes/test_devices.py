@@ -48,7 +48,8 @@ def started(folder, processes=1, devices_each=1, **options):
     with socket.socket() as server:
         server.bind(("localhost", 0))
         port = server.getsockname()[1]
-    environment = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices_each}"}
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices_each}"
+    environment = {**os.environ, "XLA_FLAGS": flags}
     if processes > 1:
         environment |= {"KERAS_DISTRIBUTION_JOB_ADDRESSES": f"localhost:{port}"}
         environment |= {"KERAS_DISTRIBUTION_NUM_PROCESSES": str(processes)}
@@ -131,8 +132,8 @@ def test_a_run_goes_on_with_another_number_of_processes(kind, one_device, proces
 @ON_JAX
 @pytest.mark.slow
 def test_a_kill_of_one_process_ends_the_others_and_all_go_on(tmp_path):
-    expected = trained(tmp_path / "whole", steps=32)
-    running = started(tmp_path / "run", processes=2, steps=32)
+    expected = trained(tmp_path / "whole", steps=16)
+    running = started(tmp_path / "run", processes=2, steps=16)
     try:
         deadline = time.monotonic() + 200
         while not list((tmp_path / "run").glob("checkpoints/*.npz")) and time.monotonic() < deadline:
@@ -144,7 +145,7 @@ def test_a_kill_of_one_process_ends_the_others_and_all_go_on(tmp_path):
             process.kill()
             process.communicate()
     assert not (tmp_path / "run/model.keras").exists()
-    assert_same(trained(tmp_path / "run", processes=2, steps=32), expected)
+    assert_same(trained(tmp_path / "run", processes=2, steps=16), expected)
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="`tf.distribute` is TensorFlow's")

@@ -450,7 +450,7 @@ def test_training_learns(packed, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(BACKEND != "jax", reason="the same on each backend; JAX trains soonest")
+@once
 def test_a_short_run_of_the_default_recipe_learns(tmp_path):
     """Post-norm stays at the perplexity of single characters; only its form makes the difference."""
     train, held_out = tasks.dates(8000), zip(*tasks.dates(200, "valid"), strict=True)
