@@ -17,6 +17,7 @@ __getattr__, __dir__, __all__ = lazy.attach(
         "data": (),
         "decoding": (),
         "export": (),
+        "loaders": ("load", "load_model"),
         "layers": ("record_attention",),
         "models": ("decoder_lm", "encoder_classifier", "transformer"),
         "plots": (),

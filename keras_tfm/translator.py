@@ -6,22 +6,23 @@ import pathlib
 import threading
 import warnings
 
+import numpy as np
+
 from keras_tfm import artifacts, decoding, ops, text
 from keras_tfm.common import files
-from keras_tfm.common.arguments import UserError, check, one_of, positive, strings
+from keras_tfm.common.arguments import UserError, check, positive, strings
 from keras_tfm.common.progress import Progress
 from keras_tfm.convert import marian
 from keras_tfm.data.batches import padded
+from keras_tfm.decoding import scoring
 from keras_tfm.export import export, runners
 from keras_tfm.models import loading
 from keras_tfm.runtimes import programs
-from keras_tfm.text import END, LINE_END, PAD, SENTENCE_END, longest_translation
+from keras_tfm.text import END, PAD, longest_translation, pieces
 
 WIDTHS = (16, 32, 64, 128, 512)  # sources are padded to these widths; a program is compiled for each that occurs
 FEW = 8  # up to this many sentences are translated in a batch of this size
-# Options of the search and their defaults. Those of `SEARCH` have no effect on greedy search.
-SEARCH = {"penalty": "length", "length_penalty": 0.6, "coverage_penalty": 0.0, "early_stopping": True}
-CONSTRAINTS = {"min_length": 0, "no_repeat_ngram_size": 0, "suppress_tokens": ()}
+MULTIPLE = 16  # widths of prefixes are multiples of this, so that there are few shapes to compile
 
 
 class Translator:
@@ -31,78 +32,143 @@ class Translator:
         model: a model of `keras_tfm.models` with an encoder and a decoder, or a list of models to decode as an
             ensemble.
         source_tokenizer, target_tokenizer: tokenizers of `keras_tfm.text`. By default both sides share one.
-        num_beams: beam size; 1 is greedy search.
+        sampler: `Greedy()`, `Sample()` or `Beam()` of `keras_tfm.decoding`; by default `Beam()`.
         batch_size: number of sentences that are translated together.
         max_length: maximum number of tokens of a source and of a translation.
-        **options: options of `SEARCH` and `CONSTRAINTS`; see `decoding.beam_search` and `decoding.Constraints`.
+        **options: options of the sampler, such as `num_beams` or `temperature`; see `decoding.with_options`.
 
-    Returns one translation for each text, in the same order. Blank texts stay blank. The lines of a text are translated
-    one by one. A line of more than `max_length` tokens is split into sentences, and a sentence that is still too long
-    is truncated, with a warning that says by how much.
+    Returns one translation for each text, in the same order; for a single string, its translation. Blank texts stay
+    blank. The lines of a text are translated one by one. A line of more than `max_length` tokens is split into
+    sentences, and a sentence that is still too long is truncated, with a warning that says by how much.
+
+    Attributes:
+        sampler: what the next calls use, unless they are given another.
+        batch_size: number of sentences that are translated together.
+        longest_target: maximum number of tokens of a translation, if it is less than the search allows.
+        jit_compile: whether XLA compiles the search, or optimizes it on JAX: slow to start, faster afterwards.
 
     >>> from keras_tfm.models import transformer
     >>> tokenizer = text.ByteTokenizer()
     >>> translator = Translator(transformer(tokenizer.vocab_size, size="tiny"), tokenizer, num_beams=2)
     >>> len(translator(["one text", "", "and another"]))
     3
+    >>> isinstance(translator("one text", num_beams=1), str)
+    True
     """
 
     export = export  # `keras_tfm.export.export` as a method
     stream = runners.Runner.stream
-    longest_target = math.inf  # maximum number of tokens of a translation, if it is less than the search allows
-    jit_compile = True  # whether XLA compiles the search, or optimizes it on JAX: slow to start, faster afterwards
+    longest_target = math.inf
+    jit_compile = True
 
     def __init__(
-        self, model, source_tokenizer, target_tokenizer=None, num_beams=4, batch_size=64, max_length=512, **options
+        self,
+        model,
+        source_tokenizer,
+        target_tokenizer=None,
+        *,
+        sampler=None,
+        batch_size=64,
+        max_length=512,
+        **options,
     ):
         self.models = list(model) if isinstance(model, (list, tuple)) else [model]
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer or source_tokenizer
         self.tokenizers = list(dict.fromkeys([self.source_tokenizer, self.target_tokenizer]))  # one if they are shared
         self._fingerprints = [text.fingerprint(tokenizer) for tokenizer in self.tokenizers]
-        self.num_beams, self.batch_size = num_beams, batch_size
-        self.options, self.origin = SEARCH | CONSTRAINTS | options, ""
+        self.batch_size, self.origin = positive("batch_size", batch_size), ""
         for model in self.models:
             self._check_tokenizers(model)
         limits = [m.arguments.get("max_length", 512) for m in self.models if m.arguments.get("positions") == "learned"]
-        self.max_length = min([positive("max_length", max_length), *limits])
-        check_settings(num_beams, batch_size, self.max_length, **options)
-        coverage = self.options["coverage_penalty"]
-        check("coverage_penalty", coverage, len(self.models) == 1 or not coverage, "0 for an ensemble")
+        self._max_length = min([positive("max_length", max_length), *limits])
         self.widths = [width for width in WIDTHS if width < self.max_length] + [self.max_length]
         self._programs, self._lock = {}, threading.Lock()
+        self.sampler = decoding.with_options(sampler or decoding.Beam(), **options)
 
-    def __call__(self, texts, verbose=0):
-        """Translates a list of strings. With `verbose=1`, shows progress on standard error."""
-        n = None if self.num_beams == 1 else 1
-        return [hypotheses[0][0] for hypotheses in self._translate(texts, n, verbose)]
+    def __call__(self, texts, verbose=0, prefix=None, **options):
+        """Translates a list of strings, or one string.
 
-    def n_best(self, texts, n, verbose=0):
+        Args:
+            texts: a list of strings → a list of strings, or a string → a string.
+            verbose: 1 shows progress on standard error.
+            prefix: what each translation begins with, a string or one for each text. For a text of several lines or
+                sentences, the translation of the first does.
+            **options: `sampler`, or options of the sampler such as `num_beams`, for this call only. What has not been
+                used before takes a while to compile.
+        """
+        found = self._translate([texts] if isinstance(texts, str) else texts, None, verbose, prefix, **options)
+        best = [hypotheses[0][0] for hypotheses in found]
+        return best[0] if isinstance(texts, str) else best
+
+    def n_best(self, texts, n, verbose=0, prefix=None, **options):
         """Returns the `n` best translations of each string with their scores, best first: [(string, score), …].
 
         If a text has several lines or sentences, their hypotheses are combined, and their scores added. A text for
-        which the constraints leave no translation has one that is empty, with the score `decoding.NEVER`.
+        which the constraints leave no translation has one that is empty, with the score `decoding.NEVER`. The other
+        arguments are those of a call.
         """
-        return self._translate(texts, positive("n", n), verbose)
+        return self._translate(texts, positive("n", n), verbose, prefix, **options)
+
+    def score(self, sources, targets, verbose=0):
+        """Returns the natural logarithm of the probability of each target, given its source: a list of floats.
+
+        The end token counts. Texts are not split; what is longer than `max_length` is truncated, with a warning.
+
+        Args:
+            sources, targets: lists of strings, one target for each source.
+            verbose: 1 shows progress on standard error.
+        """
+        sources, targets = strings(sources, "sources"), strings(targets, "targets")
+        check("targets", len(targets), len(targets) == len(sources), f"one for each of {len(sources)} sources")
+        sides = []
+        for tokenizer, side in ((self.source_tokenizer, sources), (self.target_tokenizer, targets)):
+            rows = tokenizer.encode(side)
+            for number, ids in enumerate(rows):  # a comprehension would be one more level of the stack
+                rows[number] = text.truncated(ids, self.max_length - 1, side[number], stacklevel=3)
+            sides.append(rows)
+        return scoring.log_probabilities(self.models, *sides, self.batch_size, verbose).tolist()
 
     def warm_up(self):
         """Compiles the search for all widths and batch sizes that `__call__` can meet, so that no call waits for it."""
-        n = None if self.num_beams == 1 else 1
         for size in sorted({min(FEW, self.batch_size), self.batch_size}):
             for width in self.widths:
-                _, scores = self._program(n)(padded([[]], width, size), width)
+                _, scores = self._search([[]], width, size, self.sampler)
                 ops.convert_to_numpy(scores)  # waits: JAX returns before it has computed
+
+    @property
+    def sampler(self):
+        return self._sampler
+
+    @sampler.setter
+    def sampler(self, sampler):
+        self._sampler = self._checked(decoding.with_options(sampler))
+
+    @property
+    def max_length(self):
+        """The maximum number of tokens of a source and of a translation; `with_settings` changes it."""
+        return self._max_length
+
+    @property
+    def num_beams(self):
+        """The beam size; 1 unless the sampler is a `Beam`."""
+        return getattr(self.sampler, "num_beams", 1)
 
     @property
     def settings(self):
         """The arguments of this translator except its models and tokenizers, as JSON values."""
-        own = {"num_beams": self.num_beams, "batch_size": self.batch_size, "max_length": self.max_length}
-        return own | self.options | {"suppress_tokens": sorted(map(int, self.options["suppress_tokens"]))}
+        return {"batch_size": self.batch_size, "max_length": self.max_length, **self.sampler.settings}
 
     def with_settings(self, **changes):
         """Returns a translator with the same models, tokenizers and settings, except those that are given here."""
-        other = type(self)(self.models, *self.tokenizers, **self.settings | changes)
+        own = {"sampler": self.sampler, "batch_size": self.batch_size, "max_length": self.max_length}
+        other = type(self)(self.models, *self.tokenizers, **own | changes)
         other.origin = self.origin
         return other
+
+    def __repr__(self):
+        models = ", ".join(f"{type(model).__name__} of {model.count_params():,} parameters" for model in self.models)
+        sizes = " → ".join(f"{type(each).__name__}({each.vocab_size})" for each in self.tokenizers)
+        return f"<Translator: {models}; {sizes}; {self.sampler}; max_length={self.max_length}>"
 
     def save(self, folder):
         """Writes models, tokenizers and settings into a folder, which must be new, empty, or written by `save`."""
@@ -130,10 +196,10 @@ class Translator:
         if format is not None:
             raise UserError(
                 f"`folder` must be a training run or a saved translator. Received: {folder}, an export in the {format} "
-                "format, which `keras_tfm.export.load` runs"
+                "format, which `keras_tfm.load` runs"
             )
         if artifacts.Run(folder).exists():
-            models, origin = loading.load_model(folder)
+            models, origin = loading.load_run(folder)
         else:
             options = _saved_settings(folder) | options
             models = [loading.load_keras(path) for path in artifacts.models_of(folder)]
@@ -175,34 +241,38 @@ class Translator:
         if received[0] > sizes[0] or received[1] > sizes[1]:
             raise UserError(f"tokenizers must have at most {sizes} tokens, like the model. Received: {received}")
 
-    def _only(self, names):
-        return {name: self.options[name] for name in names}
+    def _checked(self, sampler):
+        """Returns a sampler that this translator can use."""
+        sampler.check(self.max_length)
+        coverage = getattr(sampler, "coverage_penalty", 0)
+        check("coverage_penalty", coverage, len(self.models) == 1 or not coverage, "0 for an ensemble")
+        return sampler
 
     # ── from strings to strings ──
 
-    def _translate(self, texts, n, verbose):
-        """Returns the `n` best translations of each string, [(string, score), …]; if `n` is None, the greedy one."""
-        divided = list(map(self._pieces, strings(texts)))
-        translations = iter(self._find([ids for pieces in divided for ids, _ in pieces], n, verbose))
-        return [_joined([(next(translations), separator) for _, separator in pieces]) for pieces in divided]
+    def _translate(self, texts, n, verbose, prefix, sampler=None, **options):
+        """Returns the `n` best translations of each string, [(string, score), …]; if `n` is None, the best one."""
+        if sampler is not None or options:
+            sampler = self._checked(decoding.with_options(sampler or self.sampler, **options))
+        split = functools.partial(pieces.split, self.source_tokenizer, max_length=self.max_length, stacklevel=4)
+        divided = list(map(split, strings(texts)))
+        prefixes = self._prefixes(prefix, [len(each) for each in divided])
+        rows = [ids for each in divided for ids, _ in each]
+        translations = iter(self._find(rows, n, verbose, sampler or self.sampler, prefixes))
+        return [pieces.join([(next(translations), separator) for _, separator in each]) for each in divided]
 
-    def _pieces(self, string):
-        """Splits a text into pieces of less than `max_length` tokens: [(ids, separator behind them), …]."""
-        pieces = []
-        for line, newline in _split(LINE_END, string):
-            (ids,) = self.source_tokenizer.encode([line]) if line.strip() else ([],)
-            if len(ids) < self.max_length:
-                pieces.append((ids, newline))
-                continue
-            sentences, spaces = zip(*_split(SENTENCE_END, line), strict=True)
-            encoded = self.source_tokenizer.encode(sentences)
-            for ids, sentence, space in zip(encoded, sentences, spaces, strict=True):
-                # minus the end token; the warning names the line that called `__call__` or `n_best`
-                pieces.append((text.truncated(ids, self.max_length - 1, sentence, stacklevel=5), space))
-            pieces.append(([], newline))
-        return pieces
+    def _prefixes(self, prefix, counts):
+        """The ids that the translation of each piece begins with, for texts of so many pieces; None for no prefix."""
+        if prefix is None:
+            return None
+        given = [prefix] * len(counts) if isinstance(prefix, str) else strings(prefix, "prefix")
+        check("prefix", len(given), len(given) == len(counts), f"a string, or one for each of {len(counts)} texts")
+        encoded = self.target_tokenizer.encode(given)
+        longest = max(map(len, encoded), default=0)
+        check("prefix", longest, longest < self.max_length, f"of less than max_length={self.max_length} tokens")
+        return [ids if place == 0 else [] for ids, count in zip(encoded, counts, strict=True) for place in range(count)]
 
-    def _find(self, rows, n, verbose):
+    def _find(self, rows, n, verbose, sampler, prefixes):
         """Returns the `n` best translations of each list of ids: [(string, score), …]."""
         order = sorted((number for number, ids in enumerate(rows) if ids), key=lambda number: len(rows[number]))
         translations = [[("", 0.0)]] * len(rows)
@@ -211,9 +281,10 @@ class Translator:
             for first in range(0, len(order), size):
                 batch = order[first : first + size]
                 width = next(width for width in self.widths if width > len(rows[batch[-1]]))
-                sources = padded([rows[number] for number in batch], width, size)
-                ids, scores = (ops.convert_to_numpy(x)[: len(batch)] for x in self._program(n)(sources, width))
-                if not _usual(ids[:, 0], scores[:, 0], n):
+                beginnings = None if prefixes is None else [prefixes[number] for number in batch]
+                found = self._search([rows[number] for number in batch], width, size, sampler, n, beginnings)
+                ids, scores = (ops.convert_to_numpy(x)[: len(batch)] for x in found)
+                if not _usual(ids[:, 0], scores[:, 0], sampler.has_scores(n)):
                     self._check_weights()
                 for number, hypotheses, their_scores in zip(batch, ids, scores, strict=True):
                     pairs = zip(self.target_tokenizer.decode(hypotheses), map(float, their_scores), strict=True)
@@ -222,15 +293,29 @@ class Translator:
                 bar.add(len(batch))
         return translations
 
-    def _program(self, n):
-        """Returns `search` for `n`, compiled; each width that occurs is compiled once."""
+    def _search(self, rows, width, size, sampler, n=None, prefixes=None):
+        """Runs the compiled `search` on lists of ids, in a batch of this size; each shape is compiled once."""
+        inputs, room = {"sources": padded(rows, width, size)}, 0
+        if prefixes is not None:
+            room = min((max(map(len, prefixes)) // MULTIPLE + 1) * MULTIPLE, self.max_length)
+            inputs["prefix"] = np.zeros((size, room), "int32")
+            for row, ids in zip(inputs["prefix"], prefixes, strict=False):
+                row[: len(ids)] = ids
+        uniforms = sampler.uniforms(size, self.longest(width, sampler, room))
+        inputs |= {} if uniforms is None else {"uniforms": uniforms}
+        key = sampler, n, self.jit_compile, self.longest_target
         with self._lock:
-            if n not in self._programs:
+            if key not in self._programs:
                 self._check_weights()
                 variables = [variable for model in self.models for variable in model.variables]
-                search, locks = functools.partial(self.search, n=n), [model.running for model in self.models]
-                self._programs[n] = programs.compiled(search, variables, locks, self.jit_compile)
-            return self._programs[n]
+                locks = [model.running for model in self.models]
+
+                def search(inputs, width):
+                    return self.search(width=width, sampler=sampler, n=n, **inputs)
+
+                self._programs[key] = programs.compiled(search, variables, locks, self.jit_compile)
+            program = self._programs[key]
+        return program(inputs, width)
 
     def _check_weights(self):
         """Raises an error if a weight is NaN or infinite.
@@ -243,36 +328,44 @@ class Translator:
 
     # ── from ids to ids; exports use these, too ──
 
-    def search(self, sources, width, n=None, padded=True):
+    def search(self, sources, width, n=None, padded=True, sampler=None, prefix=None, uniforms=None):
         """Decodes a batch of ids, eagerly or inside a graph.
 
         Args:
             sources: ids (batch, at most `width`), each row with its end token, padded with zeros.
             width: an integer, which bounds the length of translations.
-            n: number of hypotheses that a beam search returns; None for greedy search.
+            n: number of hypotheses to return; by default the best one.
             padded: whether the sources may have padding; without it, no mask is needed.
+            sampler: by default that of the translator.
+            prefix: ids (batch, k) that translations begin with, where they are not 0.
+            uniforms: random numbers (batch, longest(width)) of a `Sample`.
 
         Returns:
-            ids (batch, n or 1, length) and scores (batch, n or 1). The scores of a greedy search are zero.
+            ids (batch, n or 1, length) and scores (batch, n or 1), which are zero unless a beam search computes them.
         """
-        shortest, longest = self.options["min_length"], self.longest(width)
+        sampler = sampler or self.sampler
         # each row has its own limit, so that it does not depend on what else is in the batch
         lengths = ops.sum(ops.cast(ops.not_equal(sources, PAD), "int32"), axis=1)
-        limits = {"max_length": longest, "limits": ops.maximum(longest_translation(lengths), shortest)}
+        limits = ops.maximum(longest_translation(lengths), sampler.min_length)
+        room = 0 if prefix is None else prefix.shape[1]
+        options = {"max_length": self.longest(width, sampler, room), "n_best": n, "uniforms": uniforms}
+        if prefix is not None:
+            limits = limits + ops.sum(ops.cast(ops.not_equal(prefix, PAD), "int32"), axis=1)
+            options["prefix"] = prefix
         length = ops.shape(sources)[1]
         if not isinstance(length, int):  # in a graph: few translations are more than twice as long as their source
-            limits["capacity"] = (length + 5) // 2
-        with_attention = n is not None and self.options["coverage_penalty"] > 0
-        start, step = self.steps(with_attention, padded, check_room=False)  # which `max_length` or `capacity` ensures
-        if n is None:
-            ids = decoding.greedy(start, step, sources, **limits, **self._only(CONSTRAINTS))[:, None]
-            return ids, ops.zeros(ops.shape(ids)[:2])
-        sizes = {"num_beams": max(self.num_beams, n), "n_best": n}
-        return decoding.beam_search(start, step, sources, **sizes, **limits, **self.options)
+            options["capacity"] = (length + 5) // 2
+        # `max_length` or `capacity` ensures that the cache has room
+        start, step = self.steps(sampler.needs_attention(n), padded, check_room=False)
+        return sampler.decode(start, step, sources, limits=limits, **options)
 
-    def longest(self, width):
-        """The maximum number of tokens of a translation, for sources of at most `width` tokens."""
-        return max(min(longest_translation(width), self.max_length, self.longest_target), self.options["min_length"])
+    def longest(self, width, sampler=None, room=0):
+        """The maximum number of tokens of a translation, for sources of at most `width` tokens.
+
+        A translation may be longer by `room` tokens, if it begins with those of a prefix.
+        """
+        longest = min(longest_translation(width), self.longest_target) + room
+        return max(min(longest, self.max_length), (sampler or self.sampler).min_length)
 
     def steps(self, with_attention=False, padded=True, check_room=True):
         """Returns the functions `start` and `step` of the model or of the ensemble, for `keras_tfm.decoding`.
@@ -287,48 +380,22 @@ class Translator:
         return functools.partial(model.start, padded=padded), functools.partial(step, check_room=check_room)
 
 
-def check_settings(num_beams=4, batch_size=64, max_length=512, **options):
-    """Raises an error for settings that `Translator` does not accept."""
-    runners.limited("num_beams", num_beams, runners.MOST_BEAMS)
-    positive("batch_size", batch_size), positive("max_length", max_length)
-    for name in options:
-        one_of("option", name, ["num_beams", "batch_size", "max_length", *sorted(SEARCH | CONSTRAINTS)])
-    decoding.Constraints(max_length, **{name: options[name] for name in CONSTRAINTS if name in options})
-    decoding.check_search(**{name: options[name] for name in SEARCH if name in options})
-
-
-def _usual(ids, scores, n):
+def _usual(ids, scores, has_scores):
     """Whether the best ids (batch, length) can be those of a model whose logits are numbers: if not, look for NaN.
 
-    A beam search then finds no hypothesis. Greedy search, where `n` is None, writes the same token again and again: it
-    ends at once, or never.
+    A beam search then finds no hypothesis. Greedy search, which has no scores, writes the same token again and again:
+    it ends at once, or never.
     """
-    if n is not None:
+    if has_scores:
         return (scores > decoding.NEVER / 2).all()
     return ((ids[:, 0] > END) & (ids == END).any(axis=1)).all()
 
 
 def _saved_settings(folder):
     """The settings that `Translator.save` wrote, after checking every file; none in folders of earlier versions."""
-    path, names = folder / artifacts.MANIFEST, ("num_beams", "batch_size", "max_length", *SEARCH, *CONSTRAINTS)
+    path = folder / artifacts.MANIFEST
     manifest = artifacts.read_manifest(folder) if path.exists() else {}
-    saved = {name: manifest[name] for name in names if name in manifest}
+    settings = {name: value for name, value in manifest.items() if name not in ("format", "files")}
     with files.reading(path):
-        check_settings(**saved)
-    return saved
-
-
-def _split(pattern, string):
-    """Splits a string at the matches of a pattern: [(part, match behind it), …]."""
-    ends = [*(match.span() for match in pattern.finditer(string)), (len(string), len(string))]
-    starts = [0, *(stop for _, stop in ends)]
-    return [(string[start:end], string[end:stop]) for start, (end, stop) in zip(starts, ends, strict=False)]
-
-
-def _joined(pieces):
-    """Combines the hypotheses of pieces, [(hypotheses, separator), …], to as many as the piece with the most has."""
-    best = [("", 0.0)]
-    for hypotheses, separator in pieces:
-        joined = [(before + string + separator, score + more) for before, score in best for string, more in hypotheses]
-        best = sorted(joined, key=lambda pair: -pair[1])[: max(len(best), len(hypotheses))]
-    return best
+        own = {name: positive(name, settings.pop(name)) for name in ("batch_size", "max_length") if name in settings}
+        return own | {"sampler": decoding.with_options(decoding.Beam(), **settings)}

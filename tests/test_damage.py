@@ -198,7 +198,7 @@ def test_a_result_is_never_of_another_epoch_than_it_says(run, root, command):
     for weight, value in zip(model.weights, newest.values(), strict=True):
         np.testing.assert_array_equal(array(weight), value)
     folder = copy("no state", "state.npz")
-    assert loading.load_model(folder)[1].startswith(f"{folder / 'checkpoints/00000004.npz'}, step 4 of 4")
+    assert loading.load_run(folder)[1].startswith(f"{folder / 'checkpoints/00000004.npz'}, step 4 of 4")
     assert loading.finish(folder)[1] == "00000004.npz, after step 4 of 4"
     folder = copy("begun again", "state.npz")
     shorter = [*command, "--steps=2", "--average=1", f"--out={folder}"]
@@ -212,7 +212,7 @@ def test_a_result_is_never_of_another_epoch_than_it_says(run, root, command):
 
 def test_states(run, command):
     keras.utils.set_random_seed(3)
-    model = loading.load_model(run)[0]
+    model = loading.load_run(run)[0]
     trainer.compile_model(model, Recipe(learning_rate=0.1, warmup_steps=1, steps=4), machine.current())
 
     def read():

@@ -1,15 +1,17 @@
+import dataclasses
 import warnings
 
 import keras
 import numpy as np
 import pytest
-from conftest import BYTES, TRACED, spread
+from conftest import BYTES, TRACED, array, run, spread
 
+from keras_tfm import ops
 from keras_tfm.common import files
-from keras_tfm.decoding import NEVER
+from keras_tfm.decoding import NEVER, Beam, Greedy
 from keras_tfm.models import transformer
-from keras_tfm.text import save_tokenizer, train_tokenizer
-from keras_tfm.translator import CONSTRAINTS, SEARCH, Translator
+from keras_tfm.text import END, START, save_tokenizer, train_tokenizer
+from keras_tfm.translator import Translator
 
 SIZES = {"num_layers": 1, "model_dim": 16, "num_heads": 2, "ff_dim": 32}
 TEXTS = ["a dog", "", "two dogs run over it", "a cat", "  ", "b", "the end, at last"]
@@ -145,15 +147,83 @@ def test_settings_are_saved_and_arguments_win(tmp_path, translators):
     own = {"num_beams": 7, "batch_size": 3, "max_length": 64}
     options = {"penalty": "gnmt", "length_penalty": 1.5, "early_stopping": False, "coverage_penalty": 0.1}
     options |= {"min_length": 2, "no_repeat_ngram_size": 3, "suppress_tokens": [40, 41, 42]}
-    assert {*options} == {*SEARCH, *CONSTRAINTS}
+    assert {*own, *options} == {field.name for field in dataclasses.fields(Beam)} | {"batch_size", "max_length"}
     Translator(translators[1].models, BYTES, **own, **options | {"suppress_tokens": range(40, 43)}).save(tmp_path)
     loaded = Translator.load(tmp_path)
-    assert (loaded.num_beams, loaded.batch_size, loaded.max_length, loaded.options) == (7, 3, 64, options)
+    assert (loaded.num_beams, loaded.batch_size, loaded.max_length) == (7, 3, 64)
     assert loaded.settings == own | options and loaded.with_settings(num_beams=1).settings == own | options | {
         "num_beams": 1
     }
     loaded = Translator.load(tmp_path, num_beams=2, early_stopping=True)
     assert loaded.settings == own | options | {"num_beams": 2, "early_stopping": True}
+
+
+def test_a_string_is_translated_to_a_string(translator):
+    assert [translator(text) for text in TEXTS] == translator(TEXTS)
+
+
+def test_options_of_a_call_are_those_of_a_translator_with_them(translators):
+    greedy, beam = translators[1], translators[3]
+    assert beam(TEXTS, num_beams=1) == beam(TEXTS, sampler=Greedy()) == greedy(TEXTS) != beam(TEXTS)
+    with pytest.raises(ValueError, match="`min_length` must be from 0 to max_length=24"):
+        beam(TEXTS, min_length=25)
+
+
+def test_what_is_set_has_an_effect(translators):
+    translator = translators[3].with_settings()
+    translator.widths, translator.jit_compile = [24], False
+    before = translator(TEXTS)
+    translator.sampler = Greedy()
+    assert translator(TEXTS) == translators[1](TEXTS) != before and translator.num_beams == 1
+    for name in ("num_beams", "max_length", "settings"):
+        with pytest.raises(AttributeError):
+            setattr(translator, name, 3)
+
+
+@ONE_WIDTH
+def test_sampling_has_seeds(translators):
+    translator = translators[1]
+    once, again, other = (translator(TEXTS, temperature=2.0, seed=seed) for seed in (1, 1, 2))
+    assert once == again != other and translator(TEXTS, top_k=1) == translator(TEXTS)
+    with pytest.raises(ValueError, match="`n_best` must be 1 for Sample"):
+        translator.n_best(["a"], 2, temperature=2.0)
+
+
+@ONE_WIDTH
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_translation_begins_with_its_prefix(num_beams, translators):
+    translator = translators[num_beams]
+    free, prefixes = translator(["a dog", "b"]), ["", "x" * 20]
+    found = translator(["a dog", "b"], prefix=prefixes)
+    assert found[0] == free[0] and found[1].startswith("x" * 20) and len(found[1].encode()) > 20
+    two = translator(["a dog\na cat"], prefix="xy")[0].split("\n")
+    assert two[0].startswith("xy") and two[1] == translator("a cat")
+    with pytest.raises(ValueError, match="`prefix` must be a string, or one for each of 1 texts"):
+        translator(["a"], prefix=["x", "y"])
+    with pytest.raises(ValueError, match="`prefix` must be of less than max_length=24 tokens"):
+        translator(["a"], prefix="x" * 24)
+
+
+def test_scores_are_the_log_probabilities_of_the_model(translators):
+    translator, pairs = translators[1], [("a dog", "x"), ("b", "some text"), ("", "")]
+    (source,), (target,) = BYTES.encode(["b"]), BYTES.encode(["some text"])
+    ids = {"source": np.array([[*source, END]]), "target": np.array([[START, *target]])}
+    shares = array(run(lambda: ops.log_softmax(translator.models[0](ids))))[0]
+    scores = translator.score(*zip(*pairs, strict=True))
+    assert scores[1] == pytest.approx(sum(shares[place, token] for place, token in enumerate([*target, END])), rel=1e-4)
+    assert scores == pytest.approx([translator.score([source], [target])[0] for source, target in pairs], rel=1e-4)
+    ensemble = Translator([*translator.models, random_model(1)], BYTES, max_length=24)
+    parts = [Translator(model, BYTES, max_length=24).score(["b"], ["x"])[0] for model in ensemble.models]
+    assert min(parts) < ensemble.score(["b"], ["x"])[0] < max(parts)
+    with pytest.raises(ValueError, match="`targets` must be one for each of 1 sources"):
+        translator.score(["a"], [])
+
+
+def test_a_translator_says_what_it_is(translators):
+    said = repr(translators[3])
+    assert (
+        "Transformer of" in said and "num_beams=3" in said and "max_length=24" in said and "ByteTokenizer(260)" in said
+    )
 
 
 def test_folders_without_settings_load_and_wrong_settings_are_named(tmp_path, translators):
@@ -268,8 +338,6 @@ def test_a_stream_is_read_chunk_by_chunk(translator):
 
 def test_bad_arguments(tmp_path, translators):
     (model,) = translators[1].models
-    with pytest.raises(ValueError, match="`texts` must be a list of strings"):
-        Translator(model, BYTES)("a text")
     with pytest.raises(ValueError, match="`texts` must be a list of strings. Received: None in it"):
         Translator(model, BYTES)(["a text", None])
     for name, value in {
@@ -286,13 +354,13 @@ def test_bad_arguments(tmp_path, translators):
         Translator([model] * 2, BYTES, coverage_penalty=0.2)
     with pytest.raises(ValueError, match="`num_beams` must be a positive integer"):
         Translator(model, BYTES, num_beams=0)
-    with pytest.raises(
-        ValueError, match="`option` must be one of .*'num_beams'.*'length_penalty'.* Received: option='length'"
-    ):
-        Translator(model, BYTES, length=0.6)
+    with pytest.raises(ValueError, match="`option` must be one of .*did you mean num_beams.* Received: option='beams'"):
+        Translator(model, BYTES, beams=2)
+    with pytest.raises(ValueError, match="`sampler` must be a `Greedy`, `Sample` or `Beam`"):
+        Translator(model, BYTES, sampler="greedy")
     with pytest.raises(FileNotFoundError, match=r"must contain model.keras"):
         Translator.load(tmp_path)
     (tmp_path / "config.json").write_text("{}")  # CTranslate2 has one, and so has a run
     (tmp_path / "model.bin").touch()
-    with pytest.raises(ValueError, match=r"`folder` must be a training run.*ctranslate2.*`keras_tfm.export.load`"):
+    with pytest.raises(ValueError, match=r"`folder` must be a training run.*ctranslate2.*`keras_tfm.load`"):
         Translator.load(tmp_path)

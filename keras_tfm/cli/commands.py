@@ -13,7 +13,7 @@ import re
 import sys
 import traceback
 
-from keras_tfm import artifacts, data, serving
+from keras_tfm import artifacts, data, loaders, serving
 from keras_tfm.artifacts import SHIPPED
 from keras_tfm.cli import developer_notes, flags
 from keras_tfm.common import extras, files
@@ -96,6 +96,9 @@ def check_model(model, exports=True, hint=""):
     if model.is_file():
         raise UserError(f"`model` must be a folder, given before the files. Received: {model}")
     format = artifacts.format_of(model)
+    if format == "huggingface":  # which is read as a model
+        extras.require("safetensors", "sentencepiece")
+        return None
     if format is not None and not exports:
         raise UserError(f"`model` must be a run or a saved translator. Received: {model}, an export ({format})")
     if format is not None:
@@ -187,22 +190,10 @@ def finish(model, average):
     print(f"wrote {run.model}: {what}")
 
 
-def check_no_options(format, options):
-    """Raises an error if there are options of the search, which an export has fixed."""
-    if options:
-        name, value = next(iter(options.items()))
-        raise UserError(f"`{name}` is fixed in an export, here {format}. Received: {value}")
-
-
-def load_translator(model, format=None, **options):
+def load_translator(model, **options):
     """The translator of a run, a saved translator or an export."""
-    if format is not None:
-        check_no_options(format, options)
-        return runners.load(model)
-    from keras_tfm.translator import Translator
-
-    translator = Translator.load(model, **options)
-    if translator.origin:
+    translator = loaders.load(model, **options)
+    if getattr(translator, "origin", ""):
         print(f"using {translator.origin}", file=sys.stderr)
     return translator
 
@@ -234,7 +225,7 @@ def translate(model, files, text, out, overwrite, **options):
         check_new(out, overwrite)
     if model is None:
         print("no MODEL given: using the package's date translator (3. Mai 2023 → 2023-05-03)", file=sys.stderr)
-    translator = load_translator(model or SHIPPED, format, **options)
+    translator = load_translator(model or SHIPPED, **options)
     lines = text or (_lines(files) if files else data.decode_lines(sys.stdin.buffer, "standard input", "replace"))
     if out is not None:
         total = sum(1 for _ in _lines(files)) if files else None
@@ -295,13 +286,13 @@ def write_translations(translator, lines, out, total, task, overwrite):
 def evaluate(model, source, reference, tokenize, **options):
     """Prints and returns the scores of a translator, see `keras-tfm evaluate --help`."""
     sources, references = zip(*data.ParallelFiles(source, reference), strict=True)
-    format = check_model(model)
+    check_model(model)
     extras.require("sacrebleu")
     if source.samefile(reference):
         raise UserError(f"`reference` must not be the source. Received: {reference}")
     from keras_tfm.training import evaluation
 
-    translator = load_translator(model, format, **options)
+    translator = load_translator(model, **options)
     result = evaluation.evaluate(translator, sources, references, tokenize, verbose=1)
     signatures = result.pop("signatures")
     for name, value in result.items():
@@ -365,7 +356,7 @@ def serve(model, **options):
     settings = serving.Settings(**{name: options.pop(name) for name in names if name in options})
     format = check_model(model or SHIPPED)
     if format is not None:
-        check_no_options(format, options)
+        runners.check_no_options(format, options)
     extras.require(*serving.PACKAGES)
     serving.serve(model or SHIPPED, settings, **options)
 

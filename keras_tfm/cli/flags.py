@@ -133,6 +133,13 @@ DECODING = {
     "--max_length": {"type": positive, "help": "maximum tokens per text (default: 512; for exports at most 128)"},
     "--no_repeat_ngram_size": {"type": int, "help": "never repeat a sequence of this many tokens (default: 0, off)"},
 }
+SAMPLING = {  # of `translate`, instead of a beam search
+    "--temperature": {"type": float, "help": "draw tokens by their probability; above 1 for more variety (default: 1)"},
+    "--top_k": {"type": positive, "help": "draw from this many most probable tokens only"},
+    "--top_p": {"type": share, "help": "draw from the fewest tokens that together have this probability"},
+    "--min_p": {"type": share, "help": "draw from tokens with this fraction of the highest probability"},
+    "--seed": {"type": int, "help": "draw the same tokens each time (default: others)"},
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -166,6 +173,7 @@ def names(command):
     ('`model`', '--out')
     """
     flags = [*ARGUMENTS[command], *(DECODING if command in DECODES else ())]
+    flags += SAMPLING if command == "translate" else ()
     flags += [f"--{name}" for name in {"train": OPTIONS, "serve": SERVING}.get(command, ())]
     flags = {flag.removeprefix("--"): flag for flag in flags if flag.startswith("--")}
     others = {"valid": "valid_source", "compare_on": "texts"}
@@ -208,6 +216,10 @@ def _parser():
             for flag, options in DECODING.items():
                 if (name, flag) != ("serve", "--batch_size"):  # which is `--max_batch` there
                     group.add_argument(flag, **options)
+        if name == "translate":
+            group = command.add_argument_group("sampling", argument_default=argparse.SUPPRESS)
+            for flag, options in SAMPLING.items():
+                group.add_argument(flag, **options)
     return parser
 
 

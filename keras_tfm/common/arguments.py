@@ -71,12 +71,12 @@ def rate(name, value):
     return check(name, value, isinstance(value, (int, float)) and 0 <= value < 1, "at least 0 and less than 1")
 
 
-def strings(texts):
+def strings(texts, name="texts"):
     """Returns `texts` as a list, if it is an iterable of strings and not one string."""
     if isinstance(texts, str):
-        raise UserError(f"`texts` must be a list of strings. Received: a string, {texts[:40]!r}")
+        raise UserError(f"`{name}` must be a list of strings. Received: a string, {texts[:40]!r}")
     texts = list(texts)
     for text in texts:
         if not isinstance(text, str):
-            raise UserError(f"`texts` must be a list of strings. Received: {text!r} in it")
+            raise UserError(f"`{name}` must be a list of strings. Received: {text!r} in it")
     return texts

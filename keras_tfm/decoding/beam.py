@@ -27,15 +27,14 @@ def beam_search(
     penalty="length",
     length_penalty=0.6,
     coverage_penalty=0.0,
-    early_stopping=False,
+    early_stopping=True,
     capacity=None,
     **constraints,
 ):
     """Finds the best hypotheses with a beam.
 
     Each step keeps the `num_beams` best continuations of all hypotheses. Those that end leave the beam and are kept
-    separately. The search stops when no hypothesis in the beam can still become one of the `n_best`: its probability
-    can only fall, and its logarithm is divided by at most the largest divisor of any length that it can reach.
+    separately.
 
     Args:
         start, step, sources, max_length, capacity, **constraints: as for `greedy`.
@@ -47,7 +46,9 @@ def beam_search(
             hypothesis when it ends (https://arxiv.org/abs/1609.08144); `step` must then also return the attention
             (rows, source length).
         early_stopping: whether the search stops as soon as no hypothesis in the beam would be one of the `n_best` if it
-            ended now. That takes fewer steps, and seldom misses a longer hypothesis with a better score.
+            ended now. That takes fewer steps, and seldom misses a longer hypothesis with a better score. If False, it
+            stops when none can become one: its probability can only fall, and its logarithm is divided by at most the
+            largest divisor of any length that it can reach.
 
     Returns:
         ids (batch, n_best, max_length), zeros after the end token, and scores (batch, n_best), best first. Slots with
@@ -62,7 +63,7 @@ def beam_search(
     return _BeamSearch(start, step, sources, max_length, capacity, constraints, **options).decode()
 
 
-def check_search(penalty="length", length_penalty=0.6, coverage_penalty=0.0, early_stopping=False):
+def check_search(penalty="length", length_penalty=0.6, coverage_penalty=0.0, early_stopping=True):
     """Raises an error for options that `beam_search` does not accept."""
     one_of("penalty", penalty, PENALTIES)
     one_of("early_stopping", early_stopping, (False, True))

@@ -6,9 +6,13 @@ import keras
 import numpy as np
 
 from keras_tfm import ops
-from keras_tfm.decoding.beam import beam_search
-from keras_tfm.decoding.search import greedy, sample
+from keras_tfm.common.arguments import UserError, check, closest, positive
+from keras_tfm.decoding.beam import beam_search, check_search
+from keras_tfm.decoding.constraints import Constraints
+from keras_tfm.decoding.search import check_sampling, greedy, sample
 from keras_tfm.runtimes import programs
+
+MOST_BEAMS = 1024  # that a sampler may be asked for, also by a file
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,18 +31,53 @@ class Greedy:
     suppress_tokens: tuple = ()
 
     def __post_init__(self):
-        object.__setattr__(self, "suppress_tokens", tuple(map(int, self.suppress_tokens)))
+        ids = tuple(self.suppress_tokens)
+        check("suppress_tokens", ids, all(isinstance(number, (int, np.integer)) for number in ids), "integers")
+        object.__setattr__(self, "suppress_tokens", tuple(sorted(map(int, ids))))
+
+    def check(self, max_length):
+        """Raises an error if the options do not suit a maximum number of tokens."""
+        Constraints(max_length, **_shared(self, Greedy))
+
+    def decode(self, start, step, sources, max_length, n_best=None, uniforms=None, **constraints):
+        """Decodes a batch, eagerly or inside a graph.
+
+        Args:
+            start, step, sources, max_length: see `greedy`.
+            n_best: number of hypotheses to return, which only a `Beam` can do; by default the best one.
+            uniforms: the random numbers of a `Sample`, by default drawn here.
+            **constraints: those that belong to the rows: `prefix`, `limits`, `capacity`; see `greedy`.
+
+        Returns:
+            ids (batch, n, max_length), zeros after the end token, and scores (batch, n), which are 0 unless a beam
+            search computes them; n is `n_best`, or 1.
+        """
+        return self._alone(greedy(start, step, sources, max_length, **self._options(), **constraints), n_best)
 
     def uniforms(self, batch_size, max_length):
-        """The random numbers that a search takes, (batch, max_length) in [0, 1), or None."""
+        """The random numbers that `decode` takes, (batch, max_length) in [0, 1), or None."""
         return None
 
-    def search(self, start, step, sources, max_length, uniforms=None, prefix=None):
-        """Ids (batch, max_length), zeros after the end token; see `greedy` for the arguments."""
-        return greedy(start, step, sources, max_length, prefix=prefix, **self._options())
+    def has_scores(self, n_best=None):
+        """Whether `decode` computes scores."""
+        return False
+
+    def needs_attention(self, n_best=None):
+        """Whether `step` has to return attention, too."""
+        return False
+
+    @property
+    def settings(self):
+        """The options as JSON values, of which `with_options` makes an equivalent sampler."""
+        return self._options() | {"suppress_tokens": list(self.suppress_tokens), "num_beams": 1}
 
     def _options(self):
         return {x.name: getattr(self, x.name) for x in dataclasses.fields(self) if x.name != "seed"}
+
+    def _alone(self, ids, n_best):
+        if n_best not in (None, 1):
+            raise UserError(f"`n_best` must be 1 for {type(self).__name__}; use a `Beam` for more. Received: {n_best=}")
+        return ids[:, None], ops.zeros((ops.shape(ids)[0], 1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,22 +99,32 @@ class Sample(Greedy):
     min_p: float | None = None
     seed: object = dataclasses.field(default=None, compare=False)  # no part of a program
 
+    def __post_init__(self):
+        super().__post_init__()
+        check_sampling(self.temperature, self.top_k, self.top_p, self.min_p)
+        fine = self.seed is None or isinstance(self.seed, (int, np.integer, keras.random.SeedGenerator))
+        check("seed", self.seed, fine, "None, an integer or a `keras.random.SeedGenerator`")
+
+    def decode(self, start, step, sources, max_length, n_best=None, uniforms=None, **constraints):
+        if uniforms is None:
+            uniforms = self.uniforms(ops.shape(sources)[0], max_length)
+        return self._alone(sample(start, step, sources, max_length, uniforms, **self._options(), **constraints), n_best)
+
     def uniforms(self, batch_size, max_length):
         return ops.convert_to_numpy(keras.random.uniform((batch_size, max_length), seed=self.seed))
 
-    def search(self, start, step, sources, max_length, uniforms=None, prefix=None):
-        """See `Greedy.search`; `uniforms` are the random numbers, by default drawn here."""
-        if uniforms is None:
-            uniforms = self.uniforms(ops.shape(sources)[0], max_length)
-        return sample(start, step, sources, max_length, uniforms, prefix=prefix, **self._options())
+    @property
+    def settings(self):  # of a generator, nothing is left
+        settings = {name: value for name, value in super().settings.items() if name != "num_beams"}
+        return settings | {"seed": int(self.seed) if isinstance(self.seed, (int, np.integer)) else None}
 
 
 @dataclasses.dataclass(frozen=True)
 class Beam(Greedy):
-    """Finds the best hypothesis with a beam.
+    """Finds the best hypotheses with a beam; one of a single hypothesis is greedy, unless several are asked for.
 
     Args:
-        num_beams, penalty, length_penalty, early_stopping: see `beam_search`.
+        num_beams, length_penalty, penalty, early_stopping, coverage_penalty: see `beam_search`.
         min_length, no_repeat_ngram_size, suppress_tokens: see `Constraints`.
 
     >>> Beam(5, length_penalty=1.0).num_beams
@@ -85,11 +134,52 @@ class Beam(Greedy):
     num_beams: int = 4
     length_penalty: float = 0.6
     penalty: str = "length"
-    early_stopping: bool = False
+    early_stopping: bool = True
+    coverage_penalty: float = 0.0
 
-    def search(self, start, step, sources, max_length, uniforms=None, prefix=None):
-        """See `Greedy.search`."""
-        return beam_search(start, step, sources, max_length, prefix=prefix, **self._options())[0][:, 0]
+    def __post_init__(self):
+        super().__post_init__()
+        check("num_beams", self.num_beams, positive("num_beams", self.num_beams) <= MOST_BEAMS, f"≤ {MOST_BEAMS}")
+        check_search(self.penalty, self.length_penalty, self.coverage_penalty, self.early_stopping)
+
+    def decode(self, start, step, sources, max_length, n_best=None, uniforms=None, **constraints):
+        if not self.has_scores(n_best):
+            return Greedy(**_shared(self, Greedy)).decode(start, step, sources, max_length, **constraints)
+        sizes = {"num_beams": max(self.num_beams, n_best or 1), "n_best": n_best or 1}
+        return beam_search(start, step, sources, max_length, **self._options() | sizes, **constraints)
+
+    def has_scores(self, n_best=None):
+        return self.num_beams > 1 or n_best is not None
+
+    def needs_attention(self, n_best=None):
+        return self.coverage_penalty > 0 and self.has_scores(n_best)
+
+    @property
+    def settings(self):
+        return super().settings | {"num_beams": self.num_beams}
+
+
+def with_options(sampler, **options):
+    """A sampler with other options; if it lacks one of them, a sampler that has it.
+
+    >>> with_options(Beam(), num_beams=2).num_beams, with_options(Beam(min_length=3), temperature=0.7).min_length
+    (2, 3)
+    """
+    if not isinstance(sampler, Greedy):
+        raise UserError(f"`sampler` must be a `Greedy`, `Sample` or `Beam`. Received: {sampler!r}")
+    for kind in (type(sampler), Beam, Sample):
+        if options.keys() <= {field.name for field in dataclasses.fields(kind)}:
+            return kind(**_shared(sampler, kind) | options)
+    known = dict.fromkeys(field.name for kind in (Beam, Sample) for field in dataclasses.fields(kind))
+    for name in options:
+        if name not in known:
+            raise UserError(f"`option` must be one of {[*known]}{closest(name, known)}. Received: option={name!r}")
+    raise UserError(f"options must belong to one of `Beam` and `Sample`. Received: {', '.join(options)}")
+
+
+def _shared(sampler, kind):
+    """The options of a sampler that another kind has, too."""
+    return {x.name: getattr(sampler, x.name) for x in dataclasses.fields(kind) if hasattr(sampler, x.name)}
 
 
 def compiled(sampler, start, step, variables=(), locks=()):
@@ -114,7 +204,7 @@ def compiled(sampler, start, step, variables=(), locks=()):
     """
 
     def search(inputs, max_length):
-        return sampler.search(start, step, inputs["sources"], max_length, inputs.get("uniforms"), inputs.get("prefix"))
+        return sampler.decode(start, step, max_length=max_length, **inputs)[0][:, 0]
 
     program = programs.compiled(search, list(variables), locks)
 

@@ -19,7 +19,7 @@ import keras
 import numpy as np
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import UserError, positive
+from keras_tfm.common.arguments import UserError, check, positive, positive_number
 from keras_tfm.decoding.constraints import Constraints
 from keras_tfm.ops.runtime import NEVER
 from keras_tfm.text import END, PAD, START
@@ -64,16 +64,20 @@ def sample(
     Returns:
         ids (batch, max_length), zeros after the end token.
     """
-    if not temperature > 0:
-        raise UserError(f"`temperature` must be positive. Received: {temperature=}")
-    positive("top_k", top_k, optional=True)
-    for name, share in (("top_p", top_p), ("min_p", min_p)):
-        if share is not None and not 0 < share <= 1:
-            raise UserError(f"`{name}` must be above 0 and at most 1. Received: {name}={share}")
+    check_sampling(temperature, top_k, top_p, min_p)
     if seed is None or isinstance(seed, (int, np.integer, keras.random.SeedGenerator)):
         seed = keras.random.uniform((ops.shape(sources)[0], max_length), seed=seed)
     draw = functools.partial(_draw, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     return _OneByOne(start, step, sources, max_length, None, constraints).decode(draw, seed)
+
+
+def check_sampling(temperature=1.0, top_k=None, top_p=None, min_p=None):
+    """Raises an error for options that `sample` does not accept."""
+    positive_number("temperature", temperature)
+    positive("top_k", top_k, optional=True)
+    for name, share in (("top_p", top_p), ("min_p", min_p)):
+        fine = share is None or isinstance(share, (int, float)) and 0 < share <= 1
+        check(name, share, fine, "above 0 and at most 1")
 
 
 class Search:

@@ -6,8 +6,8 @@
     CTranslate2Translator    needs ctranslate2
     ONNXTranslator           needs onnxruntime
 
-All are called with a list of strings and return the list of their translations. Only `SavedModelTranslator` imports
-TensorFlow and Keras.
+All are called with a string or a list of strings and return the translations, as a `Translator` does. Only
+`SavedModelTranslator` imports TensorFlow and Keras.
 """
 
 import itertools
@@ -39,8 +39,8 @@ class Runner:
     warning that says by how much.
     """
 
-    # Subclasses set the name of their format, a key of `artifacts.FORMATS`, and define `_translate(texts, bar)`, which
-    # translates strings that are not blank and counts them with `bar.add`.
+    # Subclasses set the name of their format, a key of `artifacts.FORMATS`, and define `_translate(texts, n, bar)`. It
+    # returns the `n` best translations of strings that are not blank, [(string, score), …], and counts with `bar.add`.
     format = None
 
     def __init__(self, folder):
@@ -53,14 +53,33 @@ class Runner:
         if self.settings["format"] != self.format:
             received = f"{self.folder}, with format {self.settings['format']!r}"
             raise UserError(f"`folder` must contain a translator in the {self.format} format. Received: {received}")
+        with files.reading(self.folder / artifacts.MANIFEST):
+            self.most_hypotheses = limited("n_best", self.settings.get("n_best", 1), MOST_BEAMS)
 
     def __call__(self, texts, verbose=0):
-        """Translates a list of strings. With `verbose=1`, shows progress on standard error."""
+        """Translates a list of strings, or one string. With `verbose=1`, shows progress on standard error."""
+        if isinstance(texts, str):
+            return self([texts], verbose)[0]
+        return [hypotheses[0][0] for hypotheses in self._all(texts, 1, verbose)]
+
+    def n_best(self, texts, n, verbose=0):
+        """Returns the `n` best translations of each string with their scores, best first: [(string, score), …].
+
+        The formats "litert" and "onnx" return one. "saved_model" and "web" return at most the `n_best` of the export.
+        """
+        rule = f"at most {self.most_hypotheses} for this export"
+        return self._all(texts, check("n", n, positive("n", n) <= self.most_hypotheses, rule), verbose)
+
+    def score(self, sources, targets):
+        """Returns the log probability of each target given its source, if the format can; see `Translator.score`."""
+        raise UserError(f"`score` needs a run, a saved translator or a CTranslate2 export. Received: {self.folder}")
+
+    def _all(self, texts, n, verbose):
         texts = strings(texts)
         sentences = [string for string in texts if string.strip()]
         with Progress(len(sentences), "translating", "sentence", verbose) as bar:
-            translations = iter(self._translate(sentences, bar))
-        return [next(translations) if string.strip() else "" for string in texts]
+            translations = iter(self._translate(sentences, n, bar))
+        return [next(translations) if string.strip() else [("", 0.0)] for string in texts]
 
     def warm_up(self):
         """Translates a text, so that the first call does not wait for what the runtime prepares."""
@@ -76,7 +95,7 @@ class Runner:
 class TokenRunner(Runner):
     """Base of runners whose model maps token ids to token ids; the runtime uses `num_threads` threads."""
 
-    # Subclasses define `_load(num_threads)`, and `_best(row)` or `_search(rows)`.
+    # Subclasses define `_load(num_threads)`, and `_best(row)` or `_search(rows, n)`.
 
     def __init__(self, folder, num_threads=1):
         super().__init__(folder)
@@ -85,24 +104,29 @@ class TokenRunner(Runner):
         self.source_tokenizer, self.target_tokenizer = artifacts.load_tokenizers(self.folder)
         self._load(num_threads)
 
-    def _translate(self, texts, bar):
-        rows = self.source_tokenizer.encode(texts)
-        for place, ids in enumerate(rows):
-            rows[place] = text.truncated(ids, self.max_length - 1, texts[place], stacklevel=4)
-        translations, lengths = [""] * len(texts), list(map(len, rows))
+    def _translate(self, texts, n, bar):
+        rows = self._encoded(self.source_tokenizer, texts)
+        translations, lengths = [[("", 0.0)]] * len(texts), list(map(len, rows))
         order = sorted((place for place, ids in enumerate(rows) if ids), key=lengths.__getitem__)
         # one length at a time: no padding, and the runtime prepares for each length only once
         for _, places in itertools.groupby(order, key=lengths.__getitem__):
             places = list(places)
-            answers = self.target_tokenizer.decode(self._search([[*rows[place], END] for place in places]))
-            for place, answer in zip(places, answers, strict=True):
-                translations[place] = answer
+            answers = self._search([[*rows[place], END] for place in places], n)
+            for place, hypotheses in zip(places, answers, strict=True):
+                strings = self.target_tokenizer.decode(ids for ids, _ in hypotheses)
+                translations[place] = [(text, score) for text, (_, score) in zip(strings, hypotheses, strict=True)]
             bar.add(len(places))
         return translations
 
-    def _search(self, rows):
-        """Lists of ids → lists of ids. All rows have the same length and end with the end token."""
-        return [self._best(row) for row in rows]
+    def _encoded(self, tokenizer, texts, stacklevel=6):
+        rows = tokenizer.encode(texts)
+        for place, ids in enumerate(rows):
+            rows[place] = text.truncated(ids, self.max_length - 1, texts[place], stacklevel)
+        return rows
+
+    def _search(self, rows, n):
+        """Lists of ids → their translations, [(ids, score), …]. All rows have the same length and an end token."""
+        return [[(self._best(row), 0.0)] for row in rows]
 
 
 class SavedModelTranslator(Runner):
@@ -118,16 +142,18 @@ class SavedModelTranslator(Runner):
             self._signature = self._model.signatures["translate"]
         self._constant = tf.constant
 
-    def _translate(self, texts, bar):
-        translations, order = [""] * len(texts), sorted(range(len(texts)), key=lambda place: len(texts[place]))
+    def _translate(self, texts, n, bar):
+        translations, order = [[]] * len(texts), sorted(range(len(texts)), key=lambda place: len(texts[place]))
         for first in range(0, len(order), BATCH_SIZE):
             places = order[first : first + BATCH_SIZE]
             sources = [texts[place].encode("utf-8", "replace") for place in places]
             outputs = self._signature(texts=self._constant(sources))
-            for place, answers, cut in zip(places, *(outputs[k].numpy() for k in ("translations", "cut")), strict=True):
-                translations[place] = answers[0].decode("utf-8", "replace")
+            outputs = (outputs[name].numpy() for name in ("translations", "scores", "cut"))
+            for place, answers, scores, cut in zip(places, *outputs, strict=True):
+                answers = [answer.decode("utf-8", "replace") for answer in answers[:n]]
+                translations[place] = list(zip(answers, map(float, scores), strict=False))
                 if cut:
-                    warnings.warn(f"{cut} tokens were cut off: {texts[place][:40]!r} …", stacklevel=3)
+                    warnings.warn(f"{cut} tokens were cut off: {texts[place][:40]!r} …", stacklevel=4)
             bar.add(len(places))
         return translations
 
@@ -145,8 +171,11 @@ class LiteRTTranslator(TokenRunner):
         self._turn = threading.Lock()
 
     def _best(self, row):
+        return self._outputs(row)["ids"][0]
+
+    def _outputs(self, row):
         with self._turn:
-            return self.signature(ids=np.array([row], "int32"))["ids"][0]
+            return self.signature(ids=np.array([row], "int32"))
 
 
 class WebTranslator(LiteRTTranslator):
@@ -154,8 +183,9 @@ class WebTranslator(LiteRTTranslator):
 
     format = "web"
 
-    def _best(self, row):
-        return super()._best(row + [PAD] * (self.max_length - len(row)))[0]
+    def _search(self, rows, n):
+        found = [self._outputs(row + [PAD] * (self.max_length - len(row))) for row in rows]
+        return [list(zip(x["ids"][0][:n], map(float, x["scores"][0]), strict=False)) for x in found]
 
 
 class CTranslate2Translator(TokenRunner):
@@ -169,11 +199,11 @@ class CTranslate2Translator(TokenRunner):
         targets = vocabulary(self.target_tokenizer)
         self._ids = {name: number for number, name in enumerate(targets)}
         with files.reading(self.folder / artifacts.MANIFEST):
+            self._beams = limited("num_beams", self.settings["num_beams"], MOST_BEAMS)
             self._shortest, ngram = (
                 limited(name, self.settings[name] + 1) - 1 for name in ("min_length", "no_repeat_ngram_size")
             )
             self._options = {
-                "beam_size": limited("num_beams", self.settings["num_beams"], MOST_BEAMS),
                 "length_penalty": float(self.settings["length_penalty"]),
                 "min_decoding_length": max(self._shortest - 1, 0),  # CTranslate2 does not count the end token
                 "no_repeat_ngram_size": ngram,
@@ -182,12 +212,28 @@ class CTranslate2Translator(TokenRunner):
             }
         with files.reading(self.main):
             self._translator = runtime.Translator(str(self.folder), intra_threads=num_threads)
+        self.most_hypotheses = MOST_BEAMS
 
-    def _search(self, rows):
+    def _search(self, rows, n):
         longest = max(min(longest_translation(len(rows[0])), self.max_length), self._shortest)
         tokens = [[self._names[number] for number in row[:-1]] for row in rows]  # CTranslate2 adds the end token
-        results = self._translator.translate_batch(tokens, max_decoding_length=longest, **self._options)
-        return [[self._ids[name] for name in result.hypotheses[0]] for result in results]
+        sizes = {"beam_size": max(self._beams, n), "num_hypotheses": n, "max_decoding_length": longest}
+        results = self._translator.translate_batch(tokens, return_scores=self._beams > 1, **sizes, **self._options)
+        return [
+            [
+                ([self._ids[name] for name in names], score)
+                for names, score in zip(result.hypotheses, result.scores or [0.0] * n, strict=True)
+            ]
+            for result in results
+        ]
+
+    def score(self, sources, targets):
+        sources, targets = strings(sources, "sources"), strings(targets, "targets")
+        check("targets", len(targets), len(targets) == len(sources), f"one for each of {len(sources)} sources")
+        rows = self._encoded(self.source_tokenizer, sources, 4), self._encoded(self.target_tokenizer, targets, 4)
+        names = self._names, [*self._ids]
+        tokens = [[[each[i] for i in ids] for ids in side] for each, side in zip(names, rows, strict=True)]
+        return [sum(each.log_probs) for each in self._translator.score_batch(*tokens)] if sources else []
 
 
 class ONNXTranslator(TokenRunner):
@@ -260,26 +306,7 @@ class ONNXTranslator(TokenRunner):
         return result
 
 
-class HuggingFaceFolder(Runner):
-    """Holds the Hugging Face format, which `transformers` or `Translator.from_marian` runs."""
-
-    format = "huggingface"
-
-    def __init__(self, folder):
-        raise UserError(
-            "`folder` must be an export that this package runs. Received: "
-            f"{folder}, in the format of Hugging Face, which `keras-tfm import` or `Translator.from_marian` reads"
-        )
-
-
-_RUNNERS = (
-    SavedModelTranslator,
-    LiteRTTranslator,
-    CTranslate2Translator,
-    ONNXTranslator,
-    WebTranslator,
-    HuggingFaceFolder,
-)
+_RUNNERS = SavedModelTranslator, LiteRTTranslator, CTranslate2Translator, ONNXTranslator, WebTranslator
 RUNNERS = {runner.format: runner for runner in _RUNNERS}
 # The least mean similarity of an export's translations to the model's, by precision; "float32" stands for all but int8.
 # Measured with the date translator, on dates, on sentences that are none and on nonsense: every format with float or
@@ -308,13 +335,20 @@ def check_agreement(precision, least, texts):
     return check("min_agreement", least, 0 <= least <= 1, "a number from 0 to 1")
 
 
-def load(folder):
-    """Returns the runner for a folder that `Translator.export` wrote."""
+def load(folder, **options):
+    """Returns the runner for a folder that `Translator.export` wrote; there are no options, which it has fixed."""
     format = artifacts.format_of(folder)
-    if format is None:
-        names = ", ".join(sorted(each.main for each in artifacts.FORMATS.values()))
+    if format not in RUNNERS:
+        names = ", ".join(sorted(artifacts.FORMATS[format].main for format in RUNNERS))
         raise FileNotFoundError(f"{folder}: must contain one of {names}, as written by `keras-tfm export`")
+    check_no_options(format, options)
     return RUNNERS[format](folder)
+
+
+def check_no_options(format, options):
+    """Raises an error if there are options of the search, which an export has fixed."""
+    for name, value in options.items():
+        raise UserError(f"`{name}` is fixed in an export, here {format}. Received: {value}")
 
 
 def vocabulary(tokenizer):

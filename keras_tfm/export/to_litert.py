@@ -71,9 +71,9 @@ class Graphs:
             yield
 
     def translate(self, ids):
-        n, max_length = None if self.translator.num_beams == 1 else 1, self.settings["max_length"]
         with self.tracing():
-            return {"ids": self.translator.search(not_negative(ids), max_length, n, padded=False)[0][:, 0]}
+            ids, _ = self.translator.search(not_negative(ids), self.settings["max_length"], padded=False)
+            return {"ids": ids[:, 0]}
 
     def encode(self, ids):
         with self.tracing():

@@ -46,8 +46,8 @@ class _Graphs:
         self.runtime = saved_model.saved_model
         self.source, self.target = translator.source_tokenizer.in_graph(), translator.target_tokenizer.in_graph()
         # as functions of the graph, so that it contains each search once
-        ids, n = ([None, None], "int32"), None if translator.num_beams == 1 else 1
-        self.best = graph_of(functools.partial(self._search, n=n), ids)
+        ids = [None, None], "int32"
+        self.best = graph_of(self._search, ids)
         self.several = graph_of(functools.partial(self._search, n=n_best), ids) if n_best > 1 else self.best
 
     def serving_default(self, texts):
@@ -73,7 +73,7 @@ class _Graphs:
         with ops.using(self.runtime()):
             return {"embeddings": self.translator.models[0].encode(sources), "mask": sources != PAD}
 
-    def _search(self, sources, n):
+    def _search(self, sources, n=None):
         with ops.using(self.runtime()):
             return self.translator.search(sources[:, : self.max_length], self.max_length, n)
 

@@ -7,7 +7,7 @@
     "web"            a page that translates in the visitor's browser, for any static web server
     "huggingface"    a Marian model for `transformers`
 
-`keras_tfm.export.load(folder)` runs each of them from its folder alone, except the last.
+`keras_tfm.load(folder)` runs each of them from its folder alone.
 """
 
 import difflib
@@ -16,7 +16,7 @@ import statistics
 import time
 from typing import NamedTuple
 
-from keras_tfm import artifacts
+from keras_tfm import artifacts, decoding
 from keras_tfm.common.arguments import UserError, check, positive, strings
 from keras_tfm.export import common, runners, to_ctranslate2, to_huggingface, to_litert, to_onnx, to_saved_model, to_web
 
@@ -88,8 +88,8 @@ def export(
 def _settings(translator, format, precision, max_length, n_best, page):
     """What the manifest says about an export."""
     settings = {"format": format, "precision": precision, "max_length": max_length}
-    settings |= {"longest": translator.longest(max_length), "num_beams": translator.num_beams}
-    settings |= {name: translator.settings[name] for name in translator.options}
+    settings |= {"longest": translator.longest(max_length)}
+    settings |= decoding.with_options(translator.sampler, num_beams=translator.num_beams).settings
     if format in ("saved_model", "web"):
         settings["n_best"] = min(positive("n_best", n_best or translator.num_beams), translator.num_beams)
     if format == "web":
@@ -100,6 +100,8 @@ def _settings(translator, format, precision, max_length, n_best, page):
 def _check(translator, format, precision, n_best, page):
     """Raises an error for arguments that a format does not have; returns the precision."""
     precision = runners.check_precision(format, precision)
+    if isinstance(translator.sampler, decoding.Sample):
+        raise UserError(f"`sampler` must be a `Greedy` or a `Beam` for an export. Received: {translator.sampler}")
     if n_best is not None and format not in ("saved_model", "web"):
         raise UserError(f"`n_best` must be None for {format=}, which returns one translation. Received: {n_best=}")
     for name, value in page.items():

@@ -9,7 +9,7 @@ __getattr__, __dir__, __all__ = lazy.attach(
         "byte_net": ("ByteNet", "bytenet"),
         "conv_s2s": ("ConvS2S", "conv"),
         "encoder_decoder": (),
-        "loading": ("average_checkpoints", "checkpoints", "load_model"),
+        "loading": ("average_checkpoints", "checkpoints"),
         "recurrent": ("Recurrent", "gnmt", "rnn", "rnn_attention"),
         "sequence": ("SequenceModel",),
         "sizes": ("SIZES",),

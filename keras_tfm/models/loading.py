@@ -77,7 +77,7 @@ def check_capacity(arguments, arrays, size):
         )
 
 
-def load_model(folder):
+def load_run(folder):
     """The model of a run at any time: `model.keras` if it is up to date, else the latest state or checkpoint.
 
     Also returns a sentence that says where it comes from; "" for the result of a finished run.

@@ -16,7 +16,7 @@ import threading
 import warnings
 from typing import NamedTuple
 
-from keras_tfm import artifacts
+from keras_tfm import artifacts, loaders
 from keras_tfm.common.arguments import UserError
 from keras_tfm.export import runners
 
@@ -92,13 +92,10 @@ def _load(folder, threads, max_batch, options):
 
 
 def _load_translator(folder, threads, max_batch, options):
-    form = artifacts.format_of(folder)
-    if form is None:
+    runner = runners.RUNNERS.get(artifacts.format_of(folder))
+    if runner is None:
         logging.getLogger("tensorflow").setLevel(logging.ERROR)  # it warns of each width that is compiled
-        from keras_tfm.translator import Translator
-
-        return Translator.load(folder, batch_size=max_batch, **options)
-    runner = runners.RUNNERS[form]
+        return loaders.load(folder, batch_size=max_batch, **options)
     return runner(folder, threads) if issubclass(runner, runners.TokenRunner) else runner(folder)
 
 

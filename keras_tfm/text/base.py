@@ -65,6 +65,20 @@ class Tokenizer:
             texts.append(self._decode([i for i in row if i == UNKNOWN or i >= len(SPECIALS)]))
         return texts
 
+    def tokenize(self, inputs):
+        """A string → a list of ids, or a list of strings → a list of lists; the name that KerasHub has for `encode`.
+
+        >>> from keras_tfm.text import ByteTokenizer
+        >>> ByteTokenizer().tokenize("hi"), ByteTokenizer().detokenize([[108, 109]])
+        ([108, 109], ['hi'])
+        """
+        return self.encode([inputs])[0] if isinstance(inputs, str) else self.encode(inputs)
+
+    def detokenize(self, inputs):
+        """A list of ids → a string, or a list of lists → a list of strings; KerasHub's name for `decode`."""
+        inputs = list(inputs)
+        return self.decode(inputs) if inputs and hasattr(inputs[0], "__len__") else self.decode([inputs])[0]
+
     def names(self):
         """Names of the tokens with ids 4, 5, …: pieces, or ids of tokenizers without pieces."""
         return list(map(str, range(len(SPECIALS), self.vocab_size)))

@@ -6,11 +6,8 @@ import time
 import keras
 import numpy as np
 
-from keras_tfm import ops
 from keras_tfm.common import extras
 from keras_tfm.common.arguments import UserError, one_of
-from keras_tfm.common.progress import Progress
-from keras_tfm.data.batches import model_inputs, padded
 
 # Units of the numbers that `evaluate` returns.
 UNITS = {
@@ -75,24 +72,11 @@ def evaluate(translator, sources, references, tokenize="13a", verbose=0):
     return result
 
 
-def perplexity(translator, sources, references, batch_size=64, verbose=0):
-    """Perplexity per token of the references, counting end tokens, under the translator's first model."""
-    model, limit, total, count = translator.models[0], translator.max_length - 1, 0.0, 0
-    sides = translator.source_tokenizer.encode(sources), translator.target_tokenizer.encode(references)
-    pairs = [(source[:limit], target[:limit]) for source, target in zip(*sides, strict=True)]
-    pairs.sort(key=lambda pair: max(map(len, pair)))
-    with Progress(len(pairs), "measuring perplexity", "pair", verbose) as bar:
-        for first in range(0, len(pairs), batch_size):
-            members = pairs[first : first + batch_size]
-            # widths are multiples of 16, so that there are few shapes to compile
-            source, labels = (
-                padded(side, (max(map(len, side)) // 16 + 1) * 16, batch_size) for side in zip(*members, strict=True)
-            )
-            logits = model.predict_on_batch(model_inputs(source, labels, model.arguments.get("packed")))
-            losses = keras.losses.sparse_categorical_crossentropy(labels, logits.astype("float32"), from_logits=True)
-            total, count = total + float(ops.sum(losses * (labels > 0))), count + int((labels > 0).sum())
-            bar.add(len(members))
-    return float(np.exp(total / count))
+def perplexity(translator, sources, references, verbose=0):
+    """Perplexity per token of the references, counting end tokens; see `Translator.score`."""
+    lengths = map(len, translator.target_tokenizer.encode(references))
+    count = sum(min(length + 1, translator.max_length) for length in lengths)
+    return float(np.exp(-sum(translator.score(sources, references, verbose)) / count))
 
 
 class TranslationScores(keras.callbacks.Callback):

@@ -349,8 +349,6 @@ def before_keras(folder, here, lines):
 def test_what_can_be_known_at_once_is_said_before_keras_is_imported(folder, tmp_path):
     (tmp_path / "x").write_text("one text\n")
     (tmp_path / "taken").write_text("a reference\n")
-    (tmp_path / "hf").mkdir()
-    (tmp_path / "hf/model.safetensors").touch()
     os.mkfifo(tmp_path / "pipe")
     expected = [
         ("translate no/such", "no such folder; a text to translate comes after --text"),
@@ -360,8 +358,6 @@ def test_what_can_be_known_at_once_is_said_before_keras_is_imported(folder, tmp_
         ("translate MODEL .", ".: must be a text file; pass text with --text. Received: a folder"),
         ("train --source x", "x, line 1: must be `text, tab, text`, since it is the only file. Received: 'one text'"),
         ("translate .", "must contain a run, a model.keras or an export"),
-        ("translate hf --text Save", "`model` must be an export that this package runs. Received: hf, in the"),
-        ("translate hf --text Save --num_beams 3", "--num_beams is fixed in an export, here huggingface. Received: 3"),
         ("translate MODEL x --out taken", "--out must be a new file, unless --overwrite is given. Received: taken"),
         ("translate MODEL x --out {here}/pipe", "--out must be a file. Received: {here}/pipe, which is not a regular"),
         ("translate MODEL x --out no/such", "--out must be in a folder that exists. Received: no/such"),
@@ -522,7 +518,7 @@ def test_commands_use_the_settings_that_are_saved(folder, tmp_path):
     found = artifacts.read_manifest(out)
     assert (found["num_beams"], found["max_length"], found["length_penalty"]) == (1, 24, 1.5)
     given = commands.load_translator(saved, num_beams=2)
-    assert (given.num_beams, given.max_length, given.options["length_penalty"]) == (2, 24, 1.5)
+    assert (given.num_beams, given.max_length, given.sampler.length_penalty) == (2, 24, 1.5)
 
 
 @pytest.mark.slow

@@ -134,7 +134,7 @@ def test_logits_are_those_of_the_reference(changes, tmp_path):
     expected = Reference(config, tensors)(source, target)
     assert_close(np.array(logits)[0, :, 1:], expected[:, order[1:]], 1e-4)
     assert np.array(logits)[0, :, 0].max() < -50  # padding
-    assert (translator.num_beams, translator.options["length_penalty"]) == (3, 0.8)
+    assert (translator.num_beams, translator.sampler.length_penalty) == (3, 0.8)
 
 
 def write_generation(folder, **entries):

@@ -1,3 +1,5 @@
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -5,7 +7,8 @@ from conftest import array, run, spread
 from test_search import STATES, TABLE, TEXTS, VOCABULARY, Language
 
 from keras_tfm import ops
-from keras_tfm.decoding import Beam, Greedy, Sample, beam_search, compiled, greedy
+from keras_tfm.common.arguments import UserError
+from keras_tfm.decoding import Beam, Greedy, Sample, beam_search, compiled, greedy, with_options
 from keras_tfm.decoding.search import MANY
 from keras_tfm.models import decoder_lm, transformer
 from keras_tfm.text import END, START
@@ -20,7 +23,9 @@ def test_a_compiled_search_equals_an_eager_one_for_every_batch_size(sampler):
     rng, used = np.random.default_rng(0), set()
     for rows in (1, MANY - 1, MANY, 2 * MANY + 1):
         sources, prefix = rng.integers(0, STATES, (rows, 3)), rng.integers(0, 2, (rows, 2)) * 6
-        expected = array(sampler.search(LANGUAGE.start, LANGUAGE.step, sources, MANY + 1, prefix=prefix))
+        found, scores = sampler.decode(LANGUAGE.start, LANGUAGE.step, sources, MANY + 1, prefix=prefix)
+        expected = array(found)[:, 0]
+        assert scores.shape == (rows, 1) and (array(scores) < 0).all() == sampler.has_scores()
         assert program(sources, MANY + 1, prefix).tolist() == expected.tolist()
         used |= {*np.count_nonzero(expected, axis=1).tolist()}
     assert len(used) > 3  # rows end one after the other
@@ -39,6 +44,47 @@ def test_a_seed_is_none_an_integer_or_a_generator():
     assert first != second
     (first, second), again = drawn(keras.random.SeedGenerator(1)), drawn(keras.random.SeedGenerator(1))
     assert first != second and [first, second] == again
+
+
+def test_options_choose_the_sampler():
+    assert with_options(Beam(3, min_length=2), length_penalty=1.0) == Beam(3, min_length=2, length_penalty=1.0)
+    assert with_options(Greedy(min_length=2), num_beams=3) == Beam(3, min_length=2)
+    assert with_options(Beam(3, min_length=2), top_k=4, seed=1) == Sample(top_k=4, min_length=2)
+    for sampler in (Beam(3, suppress_tokens=(9, 7)), Sample(0.7, seed=2), Beam(1)):
+        settings = json.loads(json.dumps(sampler.settings))
+        assert with_options(Beam(), **settings) == sampler and "settings" not in settings
+    assert with_options(Beam(), **Greedy(min_length=2).settings) == Beam(1, min_length=2)
+    assert Sample(seed=keras.random.SeedGenerator(1)).settings["seed"] is None
+    with pytest.raises(ValueError, match="did you mean num_beams"):
+        with_options(Beam(), num_beam=2)
+    with pytest.raises(ValueError, match="must belong to one of `Beam` and `Sample`. Received: num_beams, top_k"):
+        with_options(Beam(), num_beams=2, top_k=3)
+
+
+@pytest.mark.parametrize(
+    "sampler, name, value",
+    [
+        (Beam, "num_beams", 0),
+        (Beam, "num_beams", 10**9),
+        (Beam, "early_stopping", "never"),
+        (Sample, "temperature", 0),
+        (Sample, "top_p", 1.5),
+        (Sample, "seed", "x"),
+        (Greedy, "suppress_tokens", ["x"]),
+    ],
+)
+def test_a_wrong_option_of_a_sampler_is_named_at_once(sampler, name, value):
+    with pytest.raises(UserError) as error:
+        sampler(**{name: value})
+    assert error.value.argument == name
+
+
+def test_only_a_beam_has_several_hypotheses():
+    arguments = LANGUAGE.start, LANGUAGE.step, np.ones((2, 3), "int32"), 6
+    ids, scores = run(lambda: Beam(1).decode(*arguments, n_best=3))
+    assert ids.shape == (2, 3, 6) and (np.diff(array(scores)) <= 0).all()
+    with pytest.raises(UserError, match="`n_best` must be 1 for Sample; use a `Beam`"):
+        Sample().decode(*arguments, n_best=3)
 
 
 def test_a_model_generates_what_the_searches_find():

@@ -16,6 +16,7 @@ from keras_tfm.text import END, START
 VOCABULARY, STATES = 7, 11
 TABLE = 2 * normal(STATES, VOCABULARY)
 SOURCES = np.array([[3, 1, 5], [0, 2, 0], [8, 5, 4], [4, 4, 0]], "int32")
+to_the_end = functools.partial(beam_search, early_stopping=False)
 
 
 class Language:
@@ -88,9 +89,7 @@ def padded(ids, length):
 def test_a_beam_as_wide_as_the_space_equals_brute_force(options):
     language, length, n = Language(), 4, 7
     step = language.step_and_attention if "coverage_penalty" in options else language.step
-    ids, scores = map(
-        array, run(beam_search, language.start, step, SOURCES, length, num_beams=260, n_best=n, **options)
-    )
+    ids, scores = map(array, run(to_the_end, language.start, step, SOURCES, length, num_beams=260, n_best=n, **options))
     words = list(everything(length, options.get("min_length", 0)))
     options = {name: value for name, value in options.items() if name != "min_length"}
     for row, source in enumerate(SOURCES.tolist()):
@@ -121,7 +120,7 @@ def test_ending_early_misses_nothing(num_beams, length_penalty):
     references = [reference(language, source, 7, num_beams, length_penalty) for source in SOURCES.tolist()]
     for n in {1, num_beams}:
         options = {"num_beams": num_beams, "n_best": n, "length_penalty": length_penalty}
-        ids, scores = map(array, run(beam_search, language.start, language.step, SOURCES, 7, **options))
+        ids, scores = map(array, run(to_the_end, language.start, language.step, SOURCES, 7, **options))
         for row, source in enumerate(SOURCES.tolist()):
             expected = references[row][:n]
             assert_close(scores[row], np.array([score for _, score in expected]), 1e-4)
@@ -135,8 +134,8 @@ def test_ending_early_misses_nothing(num_beams, length_penalty):
 def test_early_stopping_finds_real_hypotheses_and_none_better(num_beams, length_penalty):
     language = Language(2 * normal(STATES, VOCABULARY, seed=num_beams))
     options = {"num_beams": num_beams, "length_penalty": length_penalty}
-    found = run(beam_search, language.start, language.step, SOURCES, 7, **options, early_stopping=True)
-    (ids, scores), best = map(array, found), run(beam_search, language.start, language.step, SOURCES, 7, **options)[1]
+    found = run(beam_search, language.start, language.step, SOURCES, 7, **options)
+    (ids, scores), best = map(array, found), run(to_the_end, language.start, language.step, SOURCES, 7, **options)[1]
     assert (scores <= array(best) + 1e-5).all()
     if not length_penalty:  # a hypothesis that goes on only loses
         assert_close(scores, best)

@@ -16,6 +16,7 @@ import pytest
 from conftest import BYTES, IN_TENSORFLOW, TEXTS, small_translator
 from test_tokenizers import damages
 
+import keras_tfm
 from keras_tfm import artifacts, export, text
 from keras_tfm.common import extras, files
 from keras_tfm.export import runners
@@ -220,6 +221,23 @@ def test_a_text_without_a_possible_translation_becomes_empty(folders, translator
     assert runners.load(folder)(["a dog", "b"]) == ["", ""]
 
 
+@pytest.mark.parametrize("form", ["saved_model", "ctranslate2", "web"])
+def test_an_export_has_the_n_best_of_the_translator(form, folders, translator):
+    found, expected = keras_tfm.load(folders(form)).n_best([*TEXTS[:4], " "], 3), translator.n_best(TEXTS[:4], 3)
+    for pairs, their in zip(found[:4], expected, strict=True):
+        assert [text for text, _ in pairs] == [text for text, _ in their]
+        assert [score for _, score in pairs] == pytest.approx([score for _, score in their], abs=1e-3)
+    assert found[4] == [("", 0.0)]
+    with pytest.raises(ValueError, match="`num_beams` is fixed in an export"):
+        keras_tfm.load(folders(form), num_beams=2)
+
+
+def test_ctranslate2_scores_as_the_translator_does(folders, translator):
+    sources, targets = TEXTS[:3], ["x", translator(TEXTS[1]), ""]
+    found = keras_tfm.load(folders("ctranslate2")).score(sources, targets)
+    assert found == pytest.approx(translator.score(sources, targets), rel=1e-3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["saved_model", "litert", "web"])
 @pytest.mark.parametrize("num_beams", [1, 2])
@@ -267,7 +285,7 @@ for content in ("old", "new"):
 
 def test_a_folder_of_something_else(tmp_path):
     assert artifacts.format_of(tmp_path) is None and artifacts.format_of(tmp_path / "none") is None
-    with pytest.raises(FileNotFoundError, match="must contain one of model.bin, model.safetensors, model.t"):
+    with pytest.raises(FileNotFoundError, match="must contain one of model.bin, model.t"):
         runners.load(tmp_path)
 
 
@@ -282,9 +300,9 @@ class Echo(runners.TokenRunner):
     def _load(self, num_threads):
         self.num_threads = num_threads
 
-    def _search(self, rows):
+    def _search(self, rows, n):
         assert len(set(map(len, rows))) == 1
-        return [[letter - 32 if letter >= ord("a") + 4 else letter for letter in row] for row in rows]
+        return [[([letter - 32 if letter >= ord("a") + 4 else letter for letter in row], 0.0)] for row in rows]
 
 
 @pytest.fixture
@@ -303,6 +321,11 @@ def test_translations_keep_the_order_of_texts_and_blank_ones_become_empty(folder
     assert Echo(folder)(iter(texts)) == Echo(folder)(texts) and Echo(folder)([]) == []
     assert list(Echo(folder).stream(iter(texts), chunk=2)) == Echo(folder)(texts)
     assert Echo(folder, num_threads=2).num_threads == 2
+    assert Echo(folder)("abc") == "ABC" and Echo(folder)("") == "" and Echo(folder).n_best(["ab"], 1) == [[("AB", 0.0)]]
+    with pytest.raises(ValueError, match="`n` must be at most 1 for this export. Received: n=2"):
+        Echo(folder).n_best(["ab"], 2)
+    with pytest.raises(ValueError, match="`score` needs a run, a saved translator or a CTranslate2 export"):
+        Echo(folder).score(["ab"], ["AB"])
 
 
 def test_truncation_is_reported_at_the_callers_line(folder):
@@ -311,9 +334,7 @@ def test_truncation_is_reported_at_the_callers_line(folder):
     assert len(said) == 1 and said[0].filename == __file__
 
 
-@pytest.mark.parametrize(
-    "texts, received", [("a dog", "a string, 'a dog'"), (["a", 3], "3 in it"), ([b"a"], "b'a' in it")]
-)
+@pytest.mark.parametrize("texts, received", [(["a", 3], "3 in it"), ([b"a"], "b'a' in it")])
 def test_texts_must_be_a_list_of_strings(texts, received, folder):
     with pytest.raises(ValueError, match=f"`texts` must be a list of strings. Received: .*{received.split()[-1]}"):
         Echo(folder)(texts)

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from test_marian import TEXTS, write
 
+import keras_tfm
 from keras_tfm import Translator, models, text
-from keras_tfm.export import runners
 
 
 @pytest.mark.slow
@@ -23,8 +23,8 @@ def test_what_is_exported_is_imported_again(tmp_path):
     assert again.settings == translator.settings
     for before, after in zip(translator.models[0].weights, again.models[0].weights, strict=True):
         assert np.array_equal(*(np.array(each)[1:] if "embedding" in each.path else each for each in (before, after)))
-    with pytest.raises(ValueError, match=r"in the format of Hugging Face, which `keras-tfm import` or"):
-        runners.load(tmp_path / "exported")
+    loaded = keras_tfm.load(tmp_path / "exported", num_beams=2)
+    assert isinstance(loaded, Translator) and loaded.settings == translator.settings | {"num_beams": 2}
 
 
 def test_a_model_that_marian_cannot_hold_is_refused(tmp_path):

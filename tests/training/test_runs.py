@@ -243,7 +243,7 @@ def test_an_interrupted_run_with_a_moving_average_gives_the_average(batches, tmp
     config = dict.fromkeys(("options", "texts", "batch_tokens", "num_shapes", "learning_rate", "warmup_steps"))
     config |= {"model": model.get_config(), "tokenizers": [], "average": 1, "steps": 10, "steps_per_epoch": 5}
     files.write_json(tmp_path / "config.json", config)
-    loaded, origin = loading.load_model(tmp_path)
+    loaded, origin = loading.load_run(tmp_path)
     assert "state.npz, step 3 of 10" in origin
     for weight, average, other in zip(loaded.weights, averages, raw, strict=True):
         np.testing.assert_array_equal(array(weight), average)
