@@ -62,15 +62,7 @@ class Translator:
     jit_compile = True
 
     def __init__(
-        self,
-        model,
-        source_tokenizer,
-        target_tokenizer=None,
-        *,
-        sampler=None,
-        batch_size=64,
-        max_length=512,
-        **options,
+        self, model, source_tokenizer, target_tokenizer=None, *, sampler=None, batch_size=64, max_length=512, **options
     ):
         self.models = list(model) if isinstance(model, (list, tuple)) else [model]
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer or source_tokenizer

@@ -1,11 +1,11 @@
-"""Exports to ship, and what runs them: `Translator.export(folder, format)`, then `runners.load(folder)`."""
+"""Exports to ship, and what runs them: `Translator.export(folder, format)`, then `keras_tfm.load(folder)`."""
 
 from keras_tfm.common import lazy
 
 __getattr__, __dir__, __all__ = lazy.attach(
     __name__,
     {
-        "runners": ("Runner", "load"),
+        "runners": ("Runner",),
         "writing": ("FORMATS", "Disagreement", "Verdict", "compare", "export"),
     },
 )

@@ -343,8 +343,8 @@ def test_exports_say_what_the_model_says(kind, tmp_path, one_width):
         translator.export(tmp_path / form, form)
     # in a process of its own, which knows nothing of the model; LiteRT several times, in memory that was used before
     forms = "saved_model", *["litert"] * 12
-    loads = [f"print(export.load({str(tmp_path / form)!r})({texts!r}))" for form in forms]
-    program = "\n".join(["from keras_tfm import export", *loads])
+    loads = [f"print(keras_tfm.load({str(tmp_path / form)!r})({texts!r}))" for form in forms]
+    program = "\n".join(["import keras_tfm", *loads])
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert [ast.literal_eval(line) for line in output.splitlines()] == [expected] * len(forms)
 
