@@ -139,7 +139,8 @@ class Beam(Greedy):
 
     def __post_init__(self):
         super().__post_init__()
-        check("num_beams", self.num_beams, positive("num_beams", self.num_beams) <= MOST_BEAMS, f"≤ {MOST_BEAMS}")
+        fine = positive("num_beams", self.num_beams) <= MOST_BEAMS
+        check("num_beams", self.num_beams, fine, f"at most {MOST_BEAMS:,}")
         check_search(self.penalty, self.length_penalty, self.coverage_penalty, self.early_stopping)
 
     def decode(self, start, step, sources, max_length, n_best=None, uniforms=None, **constraints):

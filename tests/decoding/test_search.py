@@ -444,7 +444,7 @@ def test_attention_of_a_step_is_that_of_the_last_block(model):
         (greedy, {"suppress_tokens": (END,)}, "`suppress_tokens` must not contain the end token"),
         (greedy, {"no_repeat_ngram_size": -1}, "`no_repeat_ngram_size` must be an integer of at least 0"),
         (greedy, {"prefix": np.ones((4, 9), int)}, "`prefix` must be"),
-        (sample, {"temperature": 0}, "`temperature` must be positive"),
+        (sample, {"temperature": 0}, "`temperature` must be a positive number"),
         (sample, {"top_k": 0}, "`top_k` must be a positive"),
         (sample, {"top_p": 1.5}, "`top_p` must be above 0 and at most 1"),
         (beam_search, {"num_beams": 0}, "`num_beams` must be a positive"),
