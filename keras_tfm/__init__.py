@@ -10,21 +10,5 @@ from keras_tfm.registration import register_with_keras
 
 __version__ = "0.1.0"
 
-__getattr__, __dir__, __all__ = lazy.attach(
-    __name__,
-    {
-        "artifacts": (),
-        "data": (),
-        "decoding": (),
-        "export": (),
-        "layers": ("record_attention",),
-        "models": ("decoder_lm", "encoder_classifier", "transformer"),
-        "plots": (),
-        "runtimes.devices": ("distributed", "join_processes"),
-        "serving": (),
-        "text": (),
-        "training": ("Recipe", "train"),
-        "translator": ("Translator",),
-    },
-)
+__getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)
 register_with_keras()

@@ -2,10 +2,4 @@
 
 from keras_tfm.common import lazy
 
-__getattr__, __dir__, __all__ = lazy.attach(
-    __name__,
-    {
-        "runners": ("Runner", "load"),
-        "writing": ("FORMATS", "Disagreement", "Verdict", "compare", "export"),
-    },
-)
+__getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

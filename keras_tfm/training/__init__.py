@@ -2,14 +2,4 @@
 
 from keras_tfm.common import lazy
 
-__getattr__, __dir__, __all__ = lazy.attach(
-    __name__,
-    {
-        "callbacks": ("TensorBoardScalars", "TimeEstimate", "TokensPerSecond"),
-        "evaluation": ("TranslationScores", "evaluate", "perplexity", "scores"),
-        "losses": ("SCHEDULES", "InverseSquareRoot", "Perplexity", "SmoothedCrossentropy", "TokenAccuracy"),
-        "options": ("RECIPES", "Recipe", "resolve"),
-        "runs": ("Interrupted", "TrainingRun"),
-        "trainer": ("train",),
-    },
-)
+__getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

@@ -1,7 +1,11 @@
 """Scores of translations, and speed of translators."""
 
+from __future__ import annotations
+
 import operator
 import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -11,6 +15,10 @@ from keras_tfm.common import extras
 from keras_tfm.common.arguments import UserError, one_of
 from keras_tfm.common.progress import Progress
 from keras_tfm.data.batches import model_inputs, padded
+
+if TYPE_CHECKING:
+    from keras_tfm.export.runners import Runner
+    from keras_tfm.translator import Translator
 
 # Units of the numbers that `evaluate` returns.
 UNITS = {
@@ -24,7 +32,7 @@ UNITS = {
 }
 
 
-def scores(hypotheses, references, tokenize="13a"):
+def scores(hypotheses: Iterable[str], references: Iterable[str], tokenize: str = "13a") -> dict[str, Any]:
     """BLEU and chrF by sacreBLEU, and percentages of translations that equal their reference or are blank.
 
     Args:
@@ -57,7 +65,13 @@ def _metrics(hypotheses, references, tokenize):
     return {"bleu": sacrebleu.BLEU(tokenize=tokenize, force=tokenize == "none"), "chrf": sacrebleu.CHRF()}
 
 
-def evaluate(translator, sources, references, tokenize="13a", verbose=0):
+def evaluate(
+    translator: Translator | Runner,
+    sources: Iterable[str],
+    references: Iterable[str],
+    tokenize: str = "13a",
+    verbose: int = 0,
+) -> dict[str, Any]:
     """Returns the `scores` of a translator and its speed, which includes compilation; see `UNITS`.
 
     For a `Translator`, also returns the perplexity of the references and tokens per second, which the runners of
@@ -75,7 +89,9 @@ def evaluate(translator, sources, references, tokenize="13a", verbose=0):
     return result
 
 
-def perplexity(translator, sources, references, batch_size=64, verbose=0):
+def perplexity(
+    translator: Translator, sources: Iterable[str], references: Iterable[str], batch_size: int = 64, verbose: int = 0
+) -> float:
     """Perplexity per token of the references, counting end tokens, under the translator's first model."""
     model, limit, total, count = translator.models[0], translator.max_length - 1, 0.0, 0
     sides = translator.source_tokenizer.encode(sources), translator.target_tokenizer.encode(references)
@@ -106,7 +122,9 @@ class TranslationScores(keras.callbacks.Callback):
         tokenize: as for `scores`.
     """
 
-    def __init__(self, translator, sources, references, tokenize="13a"):
+    def __init__(
+        self, translator: Translator, sources: Iterable[str], references: Iterable[str], tokenize: str = "13a"
+    ):
         super().__init__()
         self.translator, self.sources, self.references = translator, list(sources), list(references)
         self.tokenize = tokenize
