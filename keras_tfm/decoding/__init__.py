@@ -1,5 +1,5 @@
 """Greedy decoding, sampling and beam search, over the `start` and `step` of any model."""
 
-from keras_tfm.common import lazy
+from keras_tfm.common.lazy import attach as _attach
 
-__getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)
+__getattr__, __dir__, __all__ = _attach(__name__, __file__)

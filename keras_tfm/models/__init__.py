@@ -1,5 +1,5 @@
 """Functional Keras models made of the layers; they can also encode and decode step by step."""
 
-from keras_tfm.common import lazy
+from keras_tfm.common.lazy import attach as _attach
 
-__getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)
+__getattr__, __dir__, __all__ = _attach(__name__, __file__)
