@@ -248,9 +248,8 @@ def test_the_names_for_people_from_elsewhere_exist():
     def value_of(node):
         return getattr(value_of(node.value), node.attr) if isinstance(node, ast.Attribute) else names[node.id]
 
-    cells = [
-        line.strip("| ").split(" | ")[-1] for line in PAGES["docs/coming-from.md"].splitlines() if line[0:1] == "|"
-    ]
+    lines = [line for line in PAGES["docs/coming-from.md"].splitlines() if line.startswith("| ")]
+    cells = [line.strip("| ").split(" | ")[-1] for line in lines]
     snippets = [snippet for cell in cells[2:] for snippet in re.findall("`(.*?)`", cell)]
     assert len(snippets) > 60
     for snippet in snippets:

@@ -101,16 +101,10 @@ def test_completion_shows_the_public_names(module, script):
 
 @once
 def test_completion_of_part_of_a_name(script):
-    assert completions(script("import keras_tfm\nkeras_tfm.Tr"))[:4] == [
-        "Translator",
-        "train",
-        "training",
-        "transformer",
-    ]
-    assert completions(script("from keras_tfm import layers\nlayers.Multi")) == [
-        "MultiHeadAttention",
-        "MultiHeadSelfAttention",
-    ]
+    names = ["Translator", "train", "training", "transformer"]
+    assert completions(script("import keras_tfm\nkeras_tfm.Tr"))[:4] == names
+    names = ["MultiHeadAttention", "MultiHeadSelfAttention"]
+    assert completions(script("from keras_tfm import layers\nlayers.Multi")) == names
 
 
 @once

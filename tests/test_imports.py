@@ -63,9 +63,7 @@ def test_public_names_are_imported_when_they_are_used():
 @pytest.mark.skipif(BACKEND != "jax", reason="the same on each backend; JAX starts faster and prints nothing")
 def test_layers_import_nothing_that_they_do_not_use():
     # beyond what Keras imports by itself, matplotlib among it where that is installed
-    program = (
-        "import sys, keras; before = {*sys.modules}; from keras_tfm.layers import *; print(*{*sys.modules} - before)"
-    )
+    program = "import sys, keras; old = {*sys.modules}; from keras_tfm.layers import *; print(*{*sys.modules} - old)"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     names = set(run.stdout.split())
     assert "keras_tfm.layers.blocks" in names
