@@ -91,7 +91,7 @@ def load_tokenizers(folder: str | os.PathLike) -> list[text.Tokenizer]:
     folder = pathlib.Path(folder)
     names = next((names for names in TOKENIZERS if any((folder / name).exists() for name in names)), TOKENIZERS[0])
     for name in names:
-        if not text.is_tokenizer(folder / name):
+        if not text.saving.is_tokenizer(folder / name):
             remedy = "the same `keras-tfm train` command writes it again" if Run(folder).exists() else files.RESTORE
             raise FileNotFoundError(f"{folder / name}: is missing or incomplete; {remedy}")
     return [text.load_tokenizer(folder / name) for name in names]
@@ -99,7 +99,7 @@ def load_tokenizers(folder: str | os.PathLike) -> list[text.Tokenizer]:
 
 def check_tokenizers(run, tokenizers):
     """Raises an error unless these are the tokenizers that a `Run` was started with."""
-    if [text.fingerprint(tokenizer) for tokenizer in tokenizers] != run.read_config()["tokenizers"]:
+    if [text.saving.fingerprint(tokenizer) for tokenizer in tokenizers] != run.read_config()["tokenizers"]:
         names = " and ".join(TOKENIZERS[len(tokenizers) - 1])
         raise UserError(
             f"{run.folder}: must have the tokenizers that the run was started with. Received: another {names}"
@@ -110,7 +110,7 @@ def write_tokenizers(folder, tokenizers):
     """Writes tokenizers that a folder does not have already."""
     for name, tokenizer in zip(TOKENIZERS[len(tokenizers) - 1], tokenizers, strict=True):
         try:
-            same = text.fingerprint(text.load_tokenizer(folder / name)) == text.fingerprint(tokenizer)
+            same = text.saving.fingerprint(text.load_tokenizer(folder / name)) == text.saving.fingerprint(tokenizer)
         except ValueError:  # missing or damaged
             same = False
         if not same:

@@ -15,7 +15,8 @@ from keras_tfm.data.batches import padded
 from keras_tfm.export import export, runners
 from keras_tfm.models import loading
 from keras_tfm.runtimes import programs
-from keras_tfm.text import END, LINE_END, PAD, SENTENCE_END, longest_translation
+from keras_tfm.text import END, PAD
+from keras_tfm.text.base import LINE_END, SENTENCE_END, longest_translation
 
 WIDTHS = (16, 32, 64, 128, 512)  # sources are padded to these widths; a program is compiled for each that occurs
 FEW = 8  # up to this many sentences are translated in a batch of this size
@@ -58,7 +59,7 @@ class Translator:
         self.models = list(model) if isinstance(model, (list, tuple)) else [model]
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer or source_tokenizer
         self.tokenizers = list(dict.fromkeys([self.source_tokenizer, self.target_tokenizer]))  # one if they are shared
-        self._fingerprints = [text.fingerprint(tokenizer) for tokenizer in self.tokenizers]
+        self._fingerprints = [text.saving.fingerprint(tokenizer) for tokenizer in self.tokenizers]
         self.num_beams, self.batch_size = num_beams, batch_size
         self.options, self.origin = SEARCH | CONSTRAINTS | options, ""
         for model in self.models:
@@ -198,7 +199,7 @@ class Translator:
             encoded = self.source_tokenizer.encode(sentences)
             for ids, sentence, space in zip(encoded, sentences, spaces, strict=True):
                 # minus the end token; the warning names the line that called `__call__` or `n_best`
-                pieces.append((text.truncated(ids, self.max_length - 1, sentence, stacklevel=5), space))
+                pieces.append((text.base.truncated(ids, self.max_length - 1, sentence, stacklevel=5), space))
             pieces.append(([], newline))
         return pieces
 

@@ -110,7 +110,7 @@ def encode_pairs(
     folder, tokenizers = pathlib.Path(folder), (source_tokenizer, target_tokenizer or source_tokenizer)
     options = positive("max_length", max_length), rate("sampling", sampling), seed
     texts, meta = fingerprint(pairs), folder / "meta.json"
-    made_from = texts and repr([texts, *map(text.fingerprint, tokenizers), *options])
+    made_from = texts and repr([texts, *map(text.saving.fingerprint, tokenizers), *options])
     if made_from and meta.exists() and (encoded := TokenPairs(folder)).meta["fingerprint"] == made_from:
         return encoded
     dtype = DTYPES[max(tokenizer.vocab_size for tokenizer in tokenizers) > 2**16]

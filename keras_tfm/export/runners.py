@@ -21,7 +21,8 @@ from keras_tfm import artifacts, text
 from keras_tfm.common import extras, files
 from keras_tfm.common.arguments import UserError, check, one_of, positive, strings
 from keras_tfm.common.progress import Progress
-from keras_tfm.text import END, PAD, START, longest_translation
+from keras_tfm.text import END, PAD, START
+from keras_tfm.text.base import longest_translation
 
 BATCH_SIZE = 32  # texts that are translated together, where the runtime can
 MOST_BEAMS, MOST_TOKENS = 1024, 2**16  # what a search may be asked for, also by a file
@@ -88,7 +89,7 @@ class TokenRunner(Runner):
     def _translate(self, texts, bar):
         rows = self.source_tokenizer.encode(texts)
         for place, ids in enumerate(rows):
-            rows[place] = text.truncated(ids, self.max_length - 1, texts[place], stacklevel=4)
+            rows[place] = text.base.truncated(ids, self.max_length - 1, texts[place], stacklevel=4)
         translations, lengths = [""] * len(texts), list(map(len, rows))
         order = sorted((place for place, ids in enumerate(rows) if ids), key=lengths.__getitem__)
         # one length at a time: no padding, and the runtime prepares for each length only once

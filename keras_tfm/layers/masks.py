@@ -11,6 +11,12 @@ from keras_tfm.layers.base import Layer, check_sequence
 from keras_tfm.ops import take_each
 from keras_tfm.ops.private import get_keras_mask
 
+__all__ = ["causal", "combine", "padding", "segments", "window"]
+
+
+def __dir__():
+    return __all__
+
 
 def distance(query_len, key_len, start=0):
     """How far each key is behind each query, (query, key); query `i` is at position `i + start`.

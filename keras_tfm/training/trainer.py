@@ -262,7 +262,7 @@ def make_tokenizers(run, pairs, texts, recipe):
     size = recipe.vocab_size or _below(VOCAB_SIZES, sum(1 for _ in pairs))
     folders = run.tokenizers(recipe.separate)
     wanted = {"kind": recipe.tokenizer, "vocab_size": size, "texts": texts, "names": [path.name for path in folders]}
-    there = run.tokenizer_options.exists() and all(map(text.is_tokenizer, folders))
+    there = run.tokenizer_options.exists() and all(map(text.saving.is_tokenizer, folders))
     if not there or files.read_json(run.tokenizer_options) != wanted:
         for side, folder in enumerate(folders):
             sentences = (line for pair in pairs for line in (pair[side : side + 1] if recipe.separate else pair))
@@ -373,7 +373,10 @@ def reporting(run, translator, batches, valid, recipe, say):
 def write_config(run, recipe, resolved, texts, model, tokenizers, objects):
     """Writes config.json: the options as given, what was chosen for them, and what the model is made from."""
     config = {"options": dataclasses.asdict(recipe), "texts": texts, "model": loading.model_config(model)}
-    config |= {"tokenizers": [text.fingerprint(tokenizer) for tokenizer in tokenizers], "objects": sorted(objects)}
+    config |= {
+        "tokenizers": [text.saving.fingerprint(tokenizer) for tokenizer in tokenizers],
+        "objects": sorted(objects),
+    }
     config |= {name: getattr(resolved, name) for name in ("average", *CHOSEN)}
     files.write_json(run.config, config)
 
