@@ -52,12 +52,12 @@ def is_ours(value):
 
 
 def functions(value):
-    """The functions that someone calls who uses a function or a class: of a class, its methods that are not Keras'."""
+    """The function itself; of a class, its constructor, and its methods unless it is a layer, a model or a callback."""
     if not inspect.isclass(value):
         return [value]
-    others = [base for base in value.__mro__ if not is_ours(base)]
-    names = [name for name in dir(value) if not name.startswith("_") and not any(hasattr(x, name) for x in others)]
-    members = [inspect.unwrap(getattr(value, name)) for name in ("__init__", *names)]
+    of_keras = any(base.__module__.startswith("keras.") for base in value.__mro__)
+    names = [name for name in vars(value) if not of_keras and not name.startswith("_")]
+    members = [getattr(value, name) for name in ("__init__", *names)]
     return [member for member in members if inspect.isroutine(member) and is_ours(member)]
 
 
