@@ -193,8 +193,8 @@ def new_export(folder):
 
 # ── describing a folder ──
 
-SIZES = ("num_layers", "num_decoder_layers", "model_dim", "units", "num_heads", "ff_dim", "cell", "attention")
-SIZES += ("kernel_size", "dilations", "positions", "norm_first", "dtype")
+SIZES = ["num_layers", "num_decoder_layers", "model_dim", "units", "num_heads", "ff_dim", "cell", "attention"]
+SIZES += ["kernel_size", "dilations", "positions", "norm_first", "dtype"]
 
 
 def describe(folder: str | os.PathLike) -> list[tuple[str, Any]]:

@@ -8,7 +8,7 @@ import functools
 import re
 import string
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter, methodcaller
 from typing import NamedTuple
 
@@ -147,7 +147,7 @@ def _days(split):
 
 
 # Case → a function for each name in the text ("3 de Mayo de 2023" for "capital"), and one for the whole text.
-CASES = {
+CASES: dict[str, tuple[Callable, Callable]] = {
     "written": (str, str),
     "capital": (lambda word: word[:1].title() + word[1:], str),
     "lower": (str, str.lower),
@@ -157,7 +157,8 @@ _NEW_YEARS = [datetime.date(year, 1, 1) for year in YEARS]
 _FIRSTS = [datetime.date(2000, month, 1) for month in range(1, 13)]
 _JANUARY = [datetime.date(2000, 1, day) for day in range(1, 32)]
 # Letter in CLDR's patterns → the property of a day that it shows, and days that have all of its values.
-PARTS = {"y": (attrgetter("year"), _NEW_YEARS), "d": (attrgetter("day"), _JANUARY)}
+PARTS: dict[str, tuple[Callable, list[datetime.date]]] = {}
+PARTS |= {"y": (attrgetter("year"), _NEW_YEARS), "d": (attrgetter("day"), _JANUARY)}
 PARTS |= dict.fromkeys("ML", (attrgetter("month"), _FIRSTS)) | dict.fromkeys("Ec", (methodcaller("weekday"), _JANUARY))
 
 

@@ -96,7 +96,12 @@ class SentencePieceTokenizer(Tokenizer):
             rule = "`model` must use ids 0 to 3 for padding, start, end and unknown."
             raise UserError(f"{rule} Received: a model that uses {specials}")
         self.vocab_size = self.processor.vocab_size()
-        self._encode, self._decode = self.processor.encode, self.processor.decode
+
+    def _encode(self, texts):
+        return self.processor.encode(texts)
+
+    def _decode(self, ids):
+        return self.processor.decode(ids)
 
     def _sample(self, texts, sampling, seed):
         # SentencePiece seeds one generator per thread, when it first samples: only a new thread takes a new seed.
