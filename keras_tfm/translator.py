@@ -2,9 +2,14 @@
 
 import functools
 import math
+import os
 import pathlib
 import threading
 import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self
+
+import keras
 
 from keras_tfm import artifacts, decoding, ops, text
 from keras_tfm.common import files
@@ -54,7 +59,14 @@ class Translator:
     jit_compile = True  # whether XLA compiles the search, or optimizes it on JAX: slow to start, faster afterwards
 
     def __init__(
-        self, model, source_tokenizer, target_tokenizer=None, num_beams=4, batch_size=64, max_length=512, **options
+        self,
+        model: keras.Model | Sequence[keras.Model],
+        source_tokenizer: text.Tokenizer,
+        target_tokenizer: text.Tokenizer | None = None,
+        num_beams: int = 4,
+        batch_size: int = 64,
+        max_length: int = 512,
+        **options: Any,
     ):
         self.models = list(model) if isinstance(model, (list, tuple)) else [model]
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer or source_tokenizer
@@ -72,12 +84,12 @@ class Translator:
         self.widths = [width for width in WIDTHS if width < self.max_length] + [self.max_length]
         self._programs, self._lock = {}, threading.Lock()
 
-    def __call__(self, texts, verbose=0):
+    def __call__(self, texts: Iterable[str], verbose: int = 0) -> list[str]:
         """Translates a list of strings. With `verbose=1`, shows progress on standard error."""
         n = None if self.num_beams == 1 else 1
         return [hypotheses[0][0] for hypotheses in self._translate(texts, n, verbose)]
 
-    def n_best(self, texts, n, verbose=0):
+    def n_best(self, texts: Iterable[str], n: int, verbose: int = 0) -> list[list[tuple[str, float]]]:
         """Returns the `n` best translations of each string with their scores, best first: [(string, score), …].
 
         If a text has several lines or sentences, their hypotheses are combined, and their scores added. A text for
@@ -85,7 +97,7 @@ class Translator:
         """
         return self._translate(texts, positive("n", n), verbose)
 
-    def warm_up(self):
+    def warm_up(self) -> None:
         """Compiles the search for all widths and batch sizes that `__call__` can meet, so that no call waits for it."""
         n = None if self.num_beams == 1 else 1
         for size in sorted({min(FEW, self.batch_size), self.batch_size}):
@@ -94,18 +106,18 @@ class Translator:
                 ops.convert_to_numpy(scores)  # waits: JAX returns before it has computed
 
     @property
-    def settings(self):
+    def settings(self) -> dict[str, Any]:
         """The arguments of this translator except its models and tokenizers, as JSON values."""
         own = {"num_beams": self.num_beams, "batch_size": self.batch_size, "max_length": self.max_length}
         return own | self.options | {"suppress_tokens": sorted(map(int, self.options["suppress_tokens"]))}
 
-    def with_settings(self, **changes):
+    def with_settings(self, **changes: Any) -> Self:
         """Returns a translator with the same models, tokenizers and settings, except those that are given here."""
         other = type(self)(self.models, *self.tokenizers, **self.settings | changes)
         other.origin = self.origin
         return other
 
-    def save(self, folder):
+    def save(self, folder: str | os.PathLike) -> None:
         """Writes models, tokenizers and settings into a folder, which must be new, empty, or written by `save`."""
         context, names = artifacts.new_translator(folder, len(self.models))
         with context as new:
@@ -116,7 +128,7 @@ class Translator:
             artifacts.write_manifest(new, format="keras", **self.settings)
 
     @classmethod
-    def load(cls, folder=artifacts.SHIPPED, **options):
+    def load(cls, folder: str | os.PathLike = artifacts.SHIPPED, **options: Any) -> Self:
         """Returns the translator in a folder that `save` or `keras-tfm train` wrote.
 
         Args:
@@ -149,7 +161,7 @@ class Translator:
         return translator
 
     @classmethod
-    def from_marian(cls, folder, **options):
+    def from_marian(cls, folder: str | os.PathLike, **options: Any) -> Self:
         """Returns the translator in a folder with a Marian model, such as one of OPUS-MT.
 
         Args:
@@ -244,7 +256,7 @@ class Translator:
 
     # ── from ids to ids; exports use these, too ──
 
-    def search(self, sources, width, n=None, padded=True):
+    def search(self, sources: Any, width: int, n: int | None = None, padded: bool = True) -> Any:
         """Decodes a batch of ids, eagerly or inside a graph.
 
         Args:
@@ -271,11 +283,13 @@ class Translator:
         sizes = {"num_beams": max(self.num_beams, n), "n_best": n}
         return decoding.beam_search(start, step, sources, **sizes, **limits, **self.options)
 
-    def longest(self, width):
+    def longest(self, width: int) -> int:
         """The maximum number of tokens of a translation, for sources of at most `width` tokens."""
         return max(min(longest_translation(width), self.max_length, self.longest_target), self.options["min_length"])
 
-    def steps(self, with_attention=False, padded=True, check_room=True):
+    def steps(
+        self, with_attention: bool = False, padded: bool = True, check_room: bool = True
+    ) -> tuple[Callable, Callable]:
         """Returns the functions `start` and `step` of the model or of the ensemble, for `keras_tfm.decoding`.
 
         Args:

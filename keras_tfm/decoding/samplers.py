@@ -1,6 +1,8 @@
 """Samplers, small objects that hold the options of a search, and compiled searches."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -29,11 +31,13 @@ class Greedy:
     def __post_init__(self):
         object.__setattr__(self, "suppress_tokens", tuple(map(int, self.suppress_tokens)))
 
-    def uniforms(self, batch_size, max_length):
+    def uniforms(self, batch_size: int, max_length: int) -> Any:
         """The random numbers that a search takes, (batch, max_length) in [0, 1), or None."""
         return None
 
-    def search(self, start, step, sources, max_length, uniforms=None, prefix=None):
+    def search(
+        self, start: Callable, step: Callable, sources: Any, max_length: int, uniforms: Any = None, prefix: Any = None
+    ) -> Any:
         """Ids (batch, max_length), zeros after the end token; see `greedy` for the arguments."""
         return greedy(start, step, sources, max_length, prefix=prefix, **self._options())
 
@@ -60,10 +64,12 @@ class Sample(Greedy):
     min_p: float | None = None
     seed: object = dataclasses.field(default=None, compare=False)  # no part of a program
 
-    def uniforms(self, batch_size, max_length):
+    def uniforms(self, batch_size: int, max_length: int) -> Any:
         return ops.convert_to_numpy(keras.random.uniform((batch_size, max_length), seed=self.seed))
 
-    def search(self, start, step, sources, max_length, uniforms=None, prefix=None):
+    def search(
+        self, start: Callable, step: Callable, sources: Any, max_length: int, uniforms: Any = None, prefix: Any = None
+    ) -> Any:
         """See `Greedy.search`; `uniforms` are the random numbers, by default drawn here."""
         if uniforms is None:
             uniforms = self.uniforms(ops.shape(sources)[0], max_length)
@@ -87,12 +93,14 @@ class Beam(Greedy):
     penalty: str = "length"
     early_stopping: bool = False
 
-    def search(self, start, step, sources, max_length, uniforms=None, prefix=None):
+    def search(
+        self, start: Callable, step: Callable, sources: Any, max_length: int, uniforms: Any = None, prefix: Any = None
+    ) -> Any:
         """See `Greedy.search`."""
         return beam_search(start, step, sources, max_length, prefix=prefix, **self._options())[0][:, 0]
 
 
-def compiled(sampler, start, step, variables=(), locks=()):
+def compiled(sampler: Greedy, start: Callable, step: Callable, variables: Any = (), locks: Any = ()) -> Callable:
     """A search as one compiled program for each shape, for any number of rows; several threads may call it.
 
     Args:

@@ -11,9 +11,11 @@ TensorFlow and Keras.
 """
 
 import itertools
+import os
 import pathlib
 import threading
 import warnings
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -44,7 +46,7 @@ class Runner:
     # translates strings that are not blank and counts them with `bar.add`.
     format = None
 
-    def __init__(self, folder):
+    def __init__(self, folder: str | os.PathLike):
         self.folder = pathlib.Path(folder)
         files.recover_replace(self.folder)
         self.main = self.folder / artifacts.FORMATS[self.format].main
@@ -55,7 +57,7 @@ class Runner:
             received = f"{self.folder}, with format {self.settings['format']!r}"
             raise UserError(f"`folder` must contain a translator in the {self.format} format. Received: {received}")
 
-    def __call__(self, texts, verbose=0):
+    def __call__(self, texts: Iterable[str], verbose: int = 0) -> list[str]:
         """Translates a list of strings. With `verbose=1`, shows progress on standard error."""
         texts = strings(texts)
         sentences = [string for string in texts if string.strip()]
@@ -63,11 +65,11 @@ class Runner:
             translations = iter(self._translate(sentences, bar))
         return [next(translations) if string.strip() else "" for string in texts]
 
-    def warm_up(self):
+    def warm_up(self) -> None:
         """Translates a text, so that the first call does not wait for what the runtime prepares."""
         self(["a"])
 
-    def stream(self, lines, chunk=2048):
+    def stream(self, lines: Iterable[str], chunk: int = 2048) -> Iterator[str]:
         """Translates an iterable of any length, `chunk` strings at a time."""
         lines = iter(lines)
         while texts := list(itertools.islice(lines, chunk)):
@@ -309,7 +311,7 @@ def check_agreement(precision, least, texts):
     return check("min_agreement", least, 0 <= least <= 1, "a number from 0 to 1")
 
 
-def load(folder):
+def load(folder: str | os.PathLike) -> Runner:
     """Returns the runner for a folder that `Translator.export` wrote."""
     format = artifacts.format_of(folder)
     if format is None:
