@@ -5,27 +5,10 @@
 True
 """
 
-from keras_tfm.common import lazy
-from keras_tfm.registration import register_with_keras
+from keras_tfm.common.lazy import attach as _attach
+from keras_tfm.registration import register_with_keras as _register_with_keras
 
 __version__ = "0.1.0"
 
-__getattr__, __dir__, __all__ = lazy.attach(
-    __name__,
-    {
-        "artifacts": (),
-        "data": (),
-        "decoding": (),
-        "export": (),
-        "loaders": ("load", "load_model"),
-        "layers": ("record_attention",),
-        "models": ("decoder_lm", "encoder_classifier", "transformer"),
-        "plots": (),
-        "runtimes.devices": ("distributed", "join_processes"),
-        "serving": (),
-        "text": (),
-        "training": ("Recipe", "train"),
-        "translator": ("Translator",),
-    },
-)
-register_with_keras()
+__getattr__, __dir__, __all__ = _attach(__name__, __file__)
+_register_with_keras()

@@ -5,8 +5,9 @@ A module that writes a format may name files that only this format has. Nothing 
 
 import contextlib
 import json
+import os
 import pathlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,10 +15,15 @@ from keras_tfm import data, text
 from keras_tfm.common import files
 from keras_tfm.common.arguments import UserError
 
+__all__ = ["FORMATS", "Format", "Run", "SHIPPED", "describe", "format_of", "load_tokenizers", "sample_sources"]
 SHIPPED = pathlib.Path(__file__).parent / "shipped" / "dates"  # the translator of dates that comes with the package
 MANIFEST = "translator.json"  # settings of a saved translator or an export, and the checksums of its files
 TOKENIZERS = ["tokenizer"], ["source_tokenizer", "target_tokenizer"]  # one for both sides, or one for each
 MODEL, SEVERAL = "model.keras", "model*.keras"
+
+
+def __dir__():
+    return __all__
 
 
 class Run:
@@ -32,7 +38,7 @@ class Run:
     model           the result: the last checkpoint, or the mean of several
     """
 
-    def __init__(self, folder):
+    def __init__(self, folder: str | os.PathLike):
         self.folder = pathlib.Path(folder)
         self.config, self.state = self.folder / "config.json", self.folder / "state.npz"
         self.checkpoints, self.metrics = self.folder / "checkpoints", self.folder / "metrics.csv"
@@ -40,33 +46,33 @@ class Run:
         self.tensorboard, self.data = self.folder / "tensorboard", self.folder / "data"
         self.valid_data, self.tokenizer_options = self.data / "valid", self.data / "tokenizers.json"
 
-    def checkpoint(self, step):
+    def checkpoint(self, step: int) -> pathlib.Path:
         """The file of the weights after a step."""
         return self.checkpoints / f"{step:08d}.npz"
 
-    def all_checkpoints(self):
+    def all_checkpoints(self) -> list[tuple[int, pathlib.Path]]:
         """All files of weights: [(step, path), …], oldest first."""
         return [(int(path.stem), path) for path in sorted(self.checkpoints.glob("[0-9]*.npz"))]
 
-    def train_data(self, number):
+    def train_data(self, number: int) -> pathlib.Path:
         """The folder of the texts to train on; several with subword sampling."""
         return self.data / f"train-{number}"
 
-    def tokenizers(self, separate):
+    def tokenizers(self, separate: bool) -> list[pathlib.Path]:
         """Folders of the shared tokenizer, or of those of both sides."""
         return [self.folder / name for name in TOKENIZERS[separate]]
 
-    def read_config(self):
+    def read_config(self) -> dict[str, Any]:
         """The content of `config`."""
         required = ("options", "texts", "model", "tokenizers", "average", "steps")
         return files.read_json(self.config, required, "delete it, and run the same `keras-tfm train` command again")
 
-    def exists(self):
+    def exists(self) -> bool:
         """Whether the folder is that of a run; CTranslate2 exports have a `config.json` too."""
         return self.config.exists() and not (self.folder / MANIFEST).exists()
 
 
-def sample_sources(folder, count=20):
+def sample_sources(folder: str | os.PathLike, count: int = 20) -> list[str]:
     """Some sources that a run validates or trains on, as strings; [] if the folder has no texts, or damaged ones."""
     run = Run(folder)
     for path in (run.valid_data, run.train_data(0)):
@@ -80,12 +86,12 @@ def sample_sources(folder, count=20):
 # ── tokenizers and models of a run or a saved translator ──
 
 
-def load_tokenizers(folder):
+def load_tokenizers(folder: str | os.PathLike) -> list[text.Tokenizer]:
     """A list of the shared tokenizer, or of the source and target tokenizers."""
     folder = pathlib.Path(folder)
     names = next((names for names in TOKENIZERS if any((folder / name).exists() for name in names)), TOKENIZERS[0])
     for name in names:
-        if not text.is_tokenizer(folder / name):
+        if not text.saving.is_tokenizer(folder / name):
             remedy = "the same `keras-tfm train` command writes it again" if Run(folder).exists() else files.RESTORE
             raise FileNotFoundError(f"{folder / name}: is missing or incomplete; {remedy}")
     return [text.load_tokenizer(folder / name) for name in names]
@@ -93,7 +99,7 @@ def load_tokenizers(folder):
 
 def check_tokenizers(run, tokenizers):
     """Raises an error unless these are the tokenizers that a `Run` was started with."""
-    if [text.fingerprint(tokenizer) for tokenizer in tokenizers] != run.read_config()["tokenizers"]:
+    if [text.saving.fingerprint(tokenizer) for tokenizer in tokenizers] != run.read_config()["tokenizers"]:
         names = " and ".join(TOKENIZERS[len(tokenizers) - 1])
         raise UserError(
             f"{run.folder}: must have the tokenizers that the run was started with. Received: another {names}"
@@ -104,7 +110,7 @@ def write_tokenizers(folder, tokenizers):
     """Writes tokenizers that a folder does not have already."""
     for name, tokenizer in zip(TOKENIZERS[len(tokenizers) - 1], tokenizers, strict=True):
         try:
-            same = text.fingerprint(text.load_tokenizer(folder / name)) == text.fingerprint(tokenizer)
+            same = text.saving.fingerprint(text.load_tokenizer(folder / name)) == text.saving.fingerprint(tokenizer)
         except ValueError:  # missing or damaged
             same = False
         if not same:
@@ -171,7 +177,7 @@ FORMATS = {
 }
 
 
-def format_of(folder):
+def format_of(folder: str | os.PathLike) -> str | None:
     """The format of the export in a folder, a key of `FORMATS`, or None if it contains no export."""
     folder = pathlib.Path(folder)
     files.recover_replace(folder)
@@ -187,11 +193,11 @@ def new_export(folder):
 
 # ── describing a folder ──
 
-SIZES = ("num_layers", "num_decoder_layers", "model_dim", "units", "num_heads", "ff_dim", "cell", "attention")
-SIZES += ("kernel_size", "dilations", "positions", "norm_first", "dtype")
+SIZES = ["num_layers", "num_decoder_layers", "model_dim", "units", "num_heads", "ff_dim", "cell", "attention"]
+SIZES += ["kernel_size", "dilations", "positions", "norm_first", "dtype"]
 
 
-def describe(folder):
+def describe(folder: str | os.PathLike) -> list[tuple[str, Any]]:
     """Names and values to show, in order: [(name, value), …].
 
     >>> import tempfile

@@ -1,10 +1,20 @@
 """What a file or folder holds: `load` for what translates, `load_model` for a Keras model."""
 
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
 from keras_tfm import artifacts
 from keras_tfm.export import runners
 
+if TYPE_CHECKING:
+    import keras
 
-def load(folder, **options):
+    from keras_tfm.translator import Translator
+
+
+def load(folder: str | os.PathLike, **options: Any) -> Translator | runners.Runner:
     """Returns what translates with a folder: a run, a saved translator, or an export in any format.
 
     Args:
@@ -27,7 +37,7 @@ def load(folder, **options):
     return (Translator.load if format is None else Translator.from_marian)(folder, **options)
 
 
-def load_model(path, **options):
+def load_model(path: str | os.PathLike, **options: Any) -> keras.Model:
     """`keras.saving.load_model`, which finds the classes of this package once `keras_tfm` is imported.
 
     Args:

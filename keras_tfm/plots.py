@@ -1,16 +1,37 @@
 """Plots of attention and of training, written as PNG files; they need matplotlib (`pip install 'keras_tfm[plot]'`)."""
 
+from __future__ import annotations
+
 import math
+import os
 import textwrap
 import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from keras_tfm.common import extras
 from keras_tfm.common.arguments import UserError, check
 
+if TYPE_CHECKING:
+    from keras_tfm.translator import Translator
 
-def attention_map(weights, query_labels, key_labels, path, title=None, axes_names=("query", "key")):
+__all__ = ["attention_map", "learning_curve", "translation_map"]
+
+
+def __dir__():
+    return __all__
+
+
+def attention_map(
+    weights: np.ndarray,
+    query_labels: Sequence[str],
+    key_labels: Sequence[str],
+    path: str | os.PathLike,
+    title: str | None = None,
+    axes_names: tuple[str, str] = ("query", "key"),
+) -> None:
     """Plots each head of an attention layer, queries from top to bottom and keys from left to right.
 
     Args:
@@ -100,7 +121,9 @@ class _Page:
         return 1 - self.BAR / self.width, bottom + height - least, self.BAR / self.width, least
 
 
-def translation_map(translator, text, path, layer=-1, mean=False):
+def translation_map(
+    translator: Translator, text: str, path: str | os.PathLike, layer: int = -1, mean: bool = False
+) -> str:
     """Translates a sentence, plots what each token of the translation attends to, and returns the translation.
 
     Args:
@@ -133,7 +156,7 @@ def translation_map(translator, text, path, layer=-1, mean=False):
     return translation
 
 
-def learning_curve(history, path):
+def learning_curve(history: Sequence[Mapping[str, float]], path: str | os.PathLike) -> None:
     """Plots loss and accuracy by epoch, for training and, if there is any, for validation.
 
     Args:

@@ -2,10 +2,14 @@
 
 import functools
 import math
+import os
 import pathlib
 import threading
 import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self, overload
 
+import keras
 import numpy as np
 
 from keras_tfm import artifacts, decoding, ops, text
@@ -18,7 +22,8 @@ from keras_tfm.decoding import scoring
 from keras_tfm.export import export, runners
 from keras_tfm.models import loading
 from keras_tfm.runtimes import programs
-from keras_tfm.text import END, PAD, longest_translation, pieces
+from keras_tfm.text import PAD, pieces
+from keras_tfm.text.base import encode_truncated, longest_translation
 
 WIDTHS = (16, 32, 64, 128, 512)  # sources are padded to these widths; a program is compiled for each that occurs
 FEW = 8  # up to this many sentences are translated in a batch of this size
@@ -62,7 +67,15 @@ class Translator:
     jit_compile = True
 
     def __init__(
-        self, model, source_tokenizer, target_tokenizer=None, *, sampler=None, batch_size=64, max_length=512, **options
+        self,
+        model: keras.Model | Sequence[keras.Model],
+        source_tokenizer: text.Tokenizer,
+        target_tokenizer: text.Tokenizer | None = None,
+        *,
+        sampler: decoding.Greedy | None = None,
+        batch_size: int = 64,
+        max_length: int = 512,
+        **options: Any,
     ):
         self.models = list(model) if isinstance(model, (list, tuple)) else [model]
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer or source_tokenizer
@@ -77,6 +90,10 @@ class Translator:
         self._programs, self._lock = {}, threading.Lock()
         self.sampler = decoding.with_options(sampler or decoding.Beam(), **options)
 
+    @overload
+    def __call__(self, texts: str, verbose: int = 0, prefix: str | None = None, **options: Any) -> str: ...
+    @overload
+    def __call__(self, texts: Iterable[str], verbose: int = 0, prefix: Any = None, **options: Any) -> list[str]: ...
     def __call__(self, texts, verbose=0, prefix=None, **options):
         """Translates a list of strings, or one string.
 
@@ -92,7 +109,9 @@ class Translator:
         best = [hypotheses[0][0] for hypotheses in found]
         return best[0] if isinstance(texts, str) else best
 
-    def n_best(self, texts, n, verbose=0, prefix=None, **options):
+    def n_best(
+        self, texts: Iterable[str], n: int, verbose: int = 0, prefix: Any = None, **options: Any
+    ) -> list[list[tuple[str, float]]]:
         """Returns the `n` best translations of each string with their scores, best first: [(string, score), …].
 
         If a text has several lines or sentences, their hypotheses are combined, and their scores added. A text for
@@ -101,7 +120,7 @@ class Translator:
         """
         return self._translate(texts, positive("n", n), verbose, prefix, **options)
 
-    def score(self, sources, targets, verbose=0):
+    def score(self, sources: Iterable[str], targets: Iterable[str], verbose: int = 0) -> list[float]:
         """Returns the natural logarithm of the probability of each target, given its source: a list of floats.
 
         The end token counts. Texts are not split; what is longer than `max_length` is truncated, with a warning.
@@ -112,15 +131,11 @@ class Translator:
         """
         sources, targets = strings(sources, "sources"), strings(targets, "targets")
         check("targets", len(targets), len(targets) == len(sources), f"one for each of {len(sources)} sources")
-        sides = []
-        for tokenizer, side in ((self.source_tokenizer, sources), (self.target_tokenizer, targets)):
-            rows = tokenizer.encode(side)
-            for number, ids in enumerate(rows):  # a comprehension would be one more level of the stack
-                rows[number] = text.truncated(ids, self.max_length - 1, side[number], stacklevel=3)
-            sides.append(rows)
-        return scoring.log_probabilities(self.models, *sides, self.batch_size, verbose).tolist()
+        source_ids = encode_truncated(self.source_tokenizer, sources, self.max_length - 1, stacklevel=3)
+        target_ids = encode_truncated(self.target_tokenizer, targets, self.max_length - 1, stacklevel=3)
+        return scoring.log_probabilities(self.models, source_ids, target_ids, self.batch_size, verbose).tolist()
 
-    def warm_up(self):
+    def warm_up(self) -> None:
         """Compiles the search for all widths and batch sizes that `__call__` can meet, so that no call waits for it."""
         for size in sorted({min(FEW, self.batch_size), self.batch_size}):
             for width in self.widths:
@@ -128,20 +143,20 @@ class Translator:
                 ops.convert_to_numpy(scores)  # waits: JAX returns before it has computed
 
     @property
-    def sampler(self):
+    def sampler(self) -> decoding.Greedy:
         return self._sampler
 
     @sampler.setter
-    def sampler(self, sampler):
+    def sampler(self, sampler: decoding.Greedy) -> None:
         self._sampler = self._checked(decoding.with_options(sampler))
 
     @property
-    def max_length(self):
+    def max_length(self) -> int:
         """The maximum number of tokens of a source and of a translation; `with_settings` changes it."""
         return self._max_length
 
     @property
-    def num_beams(self):
+    def num_beams(self) -> int:
         """The beam size; 1 unless the sampler is a `Beam`."""
         return getattr(self.sampler, "num_beams", 1)
 
@@ -150,7 +165,7 @@ class Translator:
         """The arguments of this translator except its models and tokenizers, as JSON values."""
         return {"batch_size": self.batch_size, "max_length": self.max_length, **self.sampler.settings}
 
-    def with_settings(self, **changes):
+    def with_settings(self, **changes: Any) -> Self:
         """Returns a translator with the same models, tokenizers and settings, except those that are given here."""
         own = {"sampler": self.sampler, "batch_size": self.batch_size, "max_length": self.max_length}
         other = type(self)(self.models, *self.tokenizers, **own | changes)
@@ -173,7 +188,7 @@ class Translator:
             artifacts.write_manifest(new, format="keras", **self.settings)
 
     @classmethod
-    def load(cls, folder=artifacts.SHIPPED, **options):
+    def load(cls, folder: str | os.PathLike = artifacts.SHIPPED, **options: Any) -> Self:
         """Returns the translator in a folder that `save` or `keras-tfm train` wrote.
 
         Args:
@@ -206,7 +221,7 @@ class Translator:
         return translator
 
     @classmethod
-    def from_marian(cls, folder, **options):
+    def from_marian(cls, folder: str | os.PathLike, **options: Any) -> Self:
         """Returns the translator in a folder with a Marian model, such as one of OPUS-MT.
 
         Args:
@@ -248,21 +263,10 @@ class Translator:
             sampler = self._checked(decoding.with_options(sampler or self.sampler, **options))
         split = functools.partial(pieces.split, self.source_tokenizer, max_length=self.max_length, stacklevel=4)
         divided = list(map(split, strings(texts)))
-        prefixes = self._prefixes(prefix, [len(each) for each in divided])
+        prefixes = pieces.prefixes(self.target_tokenizer, prefix, list(map(len, divided)), self.max_length)
         rows = [ids for each in divided for ids, _ in each]
         translations = iter(self._find(rows, n, verbose, sampler or self.sampler, prefixes))
         return [pieces.join([(next(translations), separator) for _, separator in each]) for each in divided]
-
-    def _prefixes(self, prefix, counts):
-        """The ids that the translation of each piece begins with, for texts of so many pieces; None for no prefix."""
-        if prefix is None:
-            return None
-        given = [prefix] * len(counts) if isinstance(prefix, str) else strings(prefix, "prefix")
-        check("prefix", len(given), len(given) == len(counts), f"a string, or one for each of {len(counts)} texts")
-        encoded = self.target_tokenizer.encode(given)
-        longest = max(map(len, encoded), default=0)
-        check("prefix", longest, longest < self.max_length, f"of less than max_length={self.max_length} tokens")
-        return [ids if place == 0 else [] for ids, count in zip(encoded, counts, strict=True) for place in range(count)]
 
     def _find(self, rows, n, verbose, sampler, prefixes):
         """Returns the `n` best translations of each list of ids: [(string, score), …]."""
@@ -276,7 +280,7 @@ class Translator:
                 beginnings = None if prefixes is None else [prefixes[number] for number in batch]
                 found = self._search([rows[number] for number in batch], width, size, sampler, n, beginnings)
                 ids, scores = (ops.convert_to_numpy(x)[: len(batch)] for x in found)
-                if not _usual(ids[:, 0], scores[:, 0], sampler.has_scores(n)):
+                if not sampler.looks_finite(ids[:, 0], scores[:, 0], n):
                     self._check_weights()
                 for number, hypotheses, their_scores in zip(batch, ids, scores, strict=True):
                     pairs = zip(self.target_tokenizer.decode(hypotheses), map(float, their_scores), strict=True)
@@ -313,14 +317,23 @@ class Translator:
         """Raises an error if a weight is NaN or infinite.
 
         To read all weights takes longer than a short translation. So this is called before a program is compiled, and,
-        since training may change weights at any time, after a search whose result may be that of NaN; see `_usual`.
+        since training may change weights at any time, after a search whose result may be that of NaN.
         """
         for model in self.models:
             model.check_finite()
 
     # ── from ids to ids; exports use these, too ──
 
-    def search(self, sources, width, n=None, padded=True, sampler=None, prefix=None, uniforms=None):
+    def search(
+        self,
+        sources: Any,
+        width: int,
+        n: int | None = None,
+        padded: bool = True,
+        sampler: decoding.Greedy | None = None,
+        prefix: Any = None,
+        uniforms: Any = None,
+    ) -> tuple[Any, Any]:
         """Decodes a batch of ids, eagerly or inside a graph.
 
         Args:
@@ -351,7 +364,7 @@ class Translator:
         start, step = self.steps(sampler.needs_attention(n), padded, check_room=False)
         return sampler.decode(start, step, sources, limits=limits, **options)
 
-    def longest(self, width, sampler=None, room=0):
+    def longest(self, width: int, sampler: decoding.Greedy | None = None, room: int = 0) -> int:
         """The maximum number of tokens of a translation, for sources of at most `width` tokens.
 
         A translation may be longer by `room` tokens, if it begins with those of a prefix.
@@ -359,7 +372,9 @@ class Translator:
         longest = min(longest_translation(width), self.longest_target) + room
         return max(min(longest, self.max_length), (sampler or self.sampler).min_length)
 
-    def steps(self, with_attention=False, padded=True, check_room=True):
+    def steps(
+        self, with_attention: bool = False, padded: bool = True, check_room: bool = True
+    ) -> tuple[Callable, Callable]:
         """Returns the functions `start` and `step` of the model or of the ensemble, for `keras_tfm.decoding`.
 
         Args:
@@ -370,17 +385,6 @@ class Translator:
         model = decoding.Ensemble(self.models) if len(self.models) > 1 else self.models[0]
         step = model.step_and_attention if with_attention else model.step
         return functools.partial(model.start, padded=padded), functools.partial(step, check_room=check_room)
-
-
-def _usual(ids, scores, has_scores):
-    """Whether the best ids (batch, length) can be those of a model whose logits are numbers: if not, look for NaN.
-
-    A beam search then finds no hypothesis. Greedy search, which has no scores, writes the same token again and again:
-    it ends at once, or never.
-    """
-    if has_scores:
-        return (scores > decoding.NEVER / 2).all()
-    return ((ids[:, 0] > END) & (ids == END).any(axis=1)).all()
 
 
 def _saved_settings(folder):

@@ -96,7 +96,7 @@ def inside(folder, *names):
 def answer(translator):
     """Everything that a translation depends on."""
     weights = [array(weight).tobytes() for model in translator.models for weight in model.weights]
-    return weights, [text.fingerprint(tokenizer) for tokenizer in translator.tokenizers]
+    return weights, [text.saving.fingerprint(tokenizer) for tokenizer in translator.tokenizers]
 
 
 @pytest.fixture(scope="module")

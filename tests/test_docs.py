@@ -1,5 +1,6 @@
 import ast
 import configparser
+import dataclasses
 import inspect
 import os
 import pathlib
@@ -8,6 +9,7 @@ import shlex
 import subprocess
 import sys
 
+import keras
 import pytest
 from conftest import eagerly, once
 from test_imports import imported, modules
@@ -230,6 +232,36 @@ def test_the_features_can_be_called_as_the_table_says():
     assert len(calls) > 20
     for call in calls:
         assert ast.parse(call.replace("…", "*rest")) and re.match(r"\w+", call)[0] in names, call
+
+
+@once
+def test_the_names_for_people_from_elsewhere_exist():
+    names = {name: getattr(keras_tfm, name) for name in keras_tfm.__all__} | {"keras": keras, "keras_tfm": keras_tfm}
+    for module in [value for value in names.values() if hasattr(value, "__all__")]:
+        names |= {name: getattr(module, name) for name in module.__all__}
+    objects = {"translator": names["Translator"].__call__, "block": names["TransformerDecoderBlock"].call}
+    objects |= {"layer": names["MultiHeadSelfAttention"].call}  # what is called if one of these is
+    names |= {"translator": names["Translator"], "block": names["TransformerDecoderBlock"]}
+    names |= {"layer": names["MultiHeadSelfAttention"], "model": names["Transformer"], "tokenizer": names["Tokenizer"]}
+    options = {field.name for kind in (names["Recipe"], names["Beam"]) for field in dataclasses.fields(kind)}
+
+    def value_of(node):
+        return getattr(value_of(node.value), node.attr) if isinstance(node, ast.Attribute) else names[node.id]
+
+    lines = [line for line in PAGES["docs/coming-from.md"].splitlines() if line.startswith("| ")]
+    cells = [line.strip("| ").split(" | ")[-1] for line in lines]
+    snippets = [snippet for cell in cells[2:] for snippet in re.findall("`(.*?)`", cell)]
+    assert len(snippets) > 60
+    for snippet in snippets:
+        if snippet.startswith("keras-tfm "):
+            assert snippet.split()[1] in flags.COMMANDS, snippet
+            continue
+        node = ast.parse(snippet, mode="eval").body
+        called = value_of(node.func if isinstance(node, ast.Call) else node)
+        if isinstance(node, ast.Call):
+            parameters = inspect.signature(objects.get(getattr(node.func, "id", None), called)).parameters
+            others = options if any(one.kind is one.VAR_KEYWORD for one in parameters.values()) else set()
+            assert {word.arg for word in node.keywords} <= {*parameters} | others, snippet
 
 
 def proofs():

@@ -122,7 +122,7 @@ def test_a_foreign_tokenizer_beside_the_shipped_model_is_refused(tmp_path):
     text.save_tokenizer(foreign, tmp_path / "tokenizer")
     translator = Translator.load(KERAS)
     assert foreign.vocab_size == translator.source_tokenizer.vocab_size
-    assert translator.models[0].metadata["tokenizers"] == [text.fingerprint(translator.source_tokenizer)]
+    assert translator.models[0].metadata["tokenizers"] == [text.saving.fingerprint(translator.source_tokenizer)]
     with pytest.raises(ValueError, match="tokenizers must be those that the model was trained with"):
         Translator.load(tmp_path)
 

@@ -19,6 +19,7 @@ from keras_tfm.cli import developer_notes, flags
 from keras_tfm.common import extras, files
 from keras_tfm.common.arguments import UserError
 from keras_tfm.common.progress import Progress
+from keras_tfm.data import corpus
 from keras_tfm.data.tasks import TASKS
 from keras_tfm.export import runners
 from keras_tfm.runtimes import processes
@@ -226,7 +227,7 @@ def translate(model, files, text, out, overwrite, **options):
     if model is None:
         print("no MODEL given: using the package's date translator (3. Mai 2023 → 2023-05-03)", file=sys.stderr)
     translator = load_translator(model or SHIPPED, **options)
-    lines = text or (_lines(files) if files else data.decode_lines(sys.stdin.buffer, "standard input", "replace"))
+    lines = text or (_lines(files) if files else corpus.decode_lines(sys.stdin.buffer, "standard input", "replace"))
     if out is not None:
         total = sum(1 for _ in _lines(files)) if files else None
         task = repr([options, *map(_checksums, [model or SHIPPED, *files])])

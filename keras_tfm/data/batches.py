@@ -6,11 +6,14 @@ Every batch is a function of seed, epoch and index, so any batch of any epoch ca
 import functools
 import itertools
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
 
 from keras_tfm.common.arguments import check, positive
+from keras_tfm.data.token_files import TokenPairs
 from keras_tfm.runtimes import devices
 from keras_tfm.runtimes.feeding import Feed
 from keras_tfm.text import END, START
@@ -83,12 +86,12 @@ class _Epochs(Feed):
             for sample, pairs in enumerate(self.samples)
         ]
 
-    def __len__(self):
+    def __len__(self) -> int:
         return min(map(sum, self.block_steps))
 
     num_batches = property(__len__)  # for `Feed`
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> Any:
         return self.batch(0, index)
 
     def on_epoch_begin(self):
@@ -99,16 +102,16 @@ class _Epochs(Feed):
         for index in range(len(self)):
             yield self.batch(epoch, index)
 
-    def mean_tokens(self):
+    def mean_tokens(self) -> float:
         """Mean number of labels in a batch, counting end tokens but not padding."""
         pairs = self.samples[0]
         return (len(pairs.targets.tokens) + len(pairs)) * self.copies / sum(self.block_steps[0])
 
-    def repeat(self, first=0):
+    def repeat(self, first: int = 0) -> Feed:
         """An endless sequence: the batches of all epochs one after the other, starting with number `first`."""
         return _Endless(self, first)
 
-    def batch(self, epoch, index):
+    def batch(self, epoch: int, index: int) -> Any:
         """Batch `index` of an epoch."""
         if not 0 <= index < len(self):
             raise IndexError(f"`index` must be at least 0 and less than {len(self)}. Received: {index=}")
@@ -184,7 +187,15 @@ class BucketedBatches(_Epochs):
     (2, (8, 3), (8, 2), (8, 2))
     """
 
-    def __init__(self, pairs, batch_tokens=4096, num_shapes=14, shuffle=True, seed=0, copies=1):
+    def __init__(
+        self,
+        pairs: TokenPairs | Sequence[TokenPairs],
+        batch_tokens: int = 4096,
+        num_shapes: int = 14,
+        shuffle: bool = True,
+        seed: int = 0,
+        copies: int = 1,
+    ):
         super().__init__(pairs, shuffle, seed, copies)
         positive("batch_tokens", batch_tokens)
         counts = _length_counts(self.samples)
@@ -252,7 +263,15 @@ class PackedBatches(_Epochs):
     array([[103,   2, 105, 106,   2,   0]], dtype=int32)
     """
 
-    def __init__(self, pairs, batch_tokens=4096, length=128, shuffle=True, seed=0, copies=1):
+    def __init__(
+        self,
+        pairs: TokenPairs | Sequence[TokenPairs],
+        batch_tokens: int = 4096,
+        length: int = 128,
+        shuffle: bool = True,
+        seed: int = 0,
+        copies: int = 1,
+    ):
         super().__init__(pairs, shuffle, seed, copies)
         longest = max(_length_counts(self.samples).shape) - 1
         check("length", length, positive("length", length) >= longest, f"at least {longest}, the longest text")
@@ -316,7 +335,7 @@ def _with_rows(rows, extra):
     return np.pad(rows, ((0, extra), (0, 0))) if extra else rows
 
 
-def shifted(labels):
+def shifted(labels: np.ndarray) -> np.ndarray:
     """The decoder's input: the start token, then all labels but the last; padding where the labels are padding.
 
     >>> shifted(np.array([[7, 8, 2, 0]]))
@@ -327,7 +346,7 @@ def shifted(labels):
     return np.where(labels > 0, target, np.int32(0))
 
 
-def model_inputs(source, labels, packed=False):
+def model_inputs(source: np.ndarray, labels: np.ndarray, packed: bool = False) -> dict[str, np.ndarray]:
     """Inputs of a model for ids (rows, source length) and labels (rows, target length), with one pair in each row.
 
     Args:
@@ -344,7 +363,7 @@ def model_inputs(source, labels, packed=False):
     return inputs
 
 
-def padded(rows, width, count=None):
+def padded(rows: Sequence[Sequence[int]], width: int, count: int | None = None) -> np.ndarray:
     """Lists of ids → an array (count, width): each row with its end token, then padding. `count` adds empty rows.
 
     >>> padded([[7, 8], [9]], width=4)

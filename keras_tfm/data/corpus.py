@@ -3,9 +3,11 @@
 import gzip
 import hashlib
 import itertools
+import os
 import pathlib
 import sys
 import zlib
+from collections.abc import Iterator
 
 from keras_tfm.common.arguments import UserError
 
@@ -26,16 +28,16 @@ class ParallelFiles:
     [('one', 'eins'), ('two', 'zwei')]
     """
 
-    def __init__(self, source, target=None):
+    def __init__(self, source: str | os.PathLike, target: str | os.PathLike | None = None):
         self.paths = [pathlib.Path(path) for path in (source, target) if path is not None]
         self.length, self.fingerprint = _count_and_hash(self)
         if not self.length:
             raise UserError(f"{self.paths[0]}: must have at least one line. Received: an empty file")
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.length
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[tuple[str, str]]:
         for number, lines in enumerate(itertools.zip_longest(*map(read_lines, self.paths)), 1):
             if None in lines:
                 shorter, longer = self.paths if lines[0] is None else self.paths[::-1]
@@ -47,7 +49,7 @@ class ParallelFiles:
             yield pair
 
 
-def read_lines(path, errors="strict"):
+def read_lines(path: str | os.PathLike, errors: str = "strict") -> Iterator[str]:
     """Lines of a UTF-8 file, plain or .gz, without their ends; `errors` as for `decode_lines`."""
     path = pathlib.Path(path)
     if not path.is_file():

@@ -8,6 +8,7 @@ import functools
 import re
 import string
 import zlib
+from collections.abc import Callable, Sequence
 from operator import attrgetter, methodcaller
 from typing import NamedTuple
 
@@ -16,12 +17,24 @@ import numpy as np
 from keras_tfm.common import extras
 from keras_tfm.common.arguments import UserError, check, one_of, positive
 
+__all__ = ["TASKS", "copy", "date_formats", "dates", "reverse"]
 SPLITS = ("train", "valid", "test")
 LOCALES = ("en_US", "en_GB", "de", "fr", "es", "it", "pt", "nl", "pl", "zh", "ja")
 YEARS = range(1900, 2100)
 
 
-def reverse(num_examples, split="train", seed=0, min_length=1, max_length=12, symbols=string.ascii_lowercase):
+def __dir__():
+    return __all__
+
+
+def reverse(
+    num_examples: int,
+    split: str = "train",
+    seed: int = 0,
+    min_length: int = 1,
+    max_length: int = 12,
+    symbols: Sequence[str] = string.ascii_lowercase,
+) -> list[tuple[str, str]]:
     """A toy task: reverse a sequence of symbols. Solving it takes attention to the right position.
 
     Args:
@@ -39,7 +52,14 @@ def reverse(num_examples, split="train", seed=0, min_length=1, max_length=12, sy
     return [(source, " ".join(reversed(source.split()))) for source in sources]
 
 
-def copy(num_examples, split="train", seed=0, min_length=1, max_length=12, symbols=string.ascii_lowercase):
+def copy(
+    num_examples: int,
+    split: str = "train",
+    seed: int = 0,
+    min_length: int = 1,
+    max_length: int = 12,
+    symbols: Sequence[str] = string.ascii_lowercase,
+) -> list[tuple[str, str]]:
     """The easiest toy task: repeat the source. Takes the arguments of `reverse`.
 
     >>> all(source == target for source, target in copy(5))
@@ -48,7 +68,9 @@ def copy(num_examples, split="train", seed=0, min_length=1, max_length=12, symbo
     return [(source, source) for source in _sequences(num_examples, split, seed, min_length, max_length, symbols)]
 
 
-def dates(num_examples, split="train", seed=0, locales=LOCALES):
+def dates(
+    num_examples: int, split: str = "train", seed: int = 0, locales: Sequence[str] = LOCALES
+) -> list[tuple[str, str]]:
     """Written dates → ISO 8601, such as "Mittwoch, 3. Mai 2023" → "2023-05-03".
 
     The day, the locale, one of its `date_formats` and one of `CASES` are drawn uniformly. With the default locales no
@@ -125,7 +147,7 @@ def _days(split):
 
 
 # Case → a function for each name in the text ("3 de Mayo de 2023" for "capital"), and one for the whole text.
-CASES = {
+CASES: dict[str, tuple[Callable, Callable]] = {
     "written": (str, str),
     "capital": (lambda word: word[:1].title() + word[1:], str),
     "lower": (str, str.lower),
@@ -135,7 +157,8 @@ _NEW_YEARS = [datetime.date(year, 1, 1) for year in YEARS]
 _FIRSTS = [datetime.date(2000, month, 1) for month in range(1, 13)]
 _JANUARY = [datetime.date(2000, 1, day) for day in range(1, 32)]
 # Letter in CLDR's patterns → the property of a day that it shows, and days that have all of its values.
-PARTS = {"y": (attrgetter("year"), _NEW_YEARS), "d": (attrgetter("day"), _JANUARY)}
+PARTS: dict[str, tuple[Callable, list[datetime.date]]] = {}
+PARTS |= {"y": (attrgetter("year"), _NEW_YEARS), "d": (attrgetter("day"), _JANUARY)}
 PARTS |= dict.fromkeys("ML", (attrgetter("month"), _FIRSTS)) | dict.fromkeys("Ec", (methodcaller("weekday"), _JANUARY))
 
 
@@ -146,7 +169,7 @@ class DateFormat(NamedTuple):
     template: str  # the same for Python: "%(EEEE)s, %(d)s. %(MMMM)s %(y)s"
     tables: dict  # the texts of each field, such as {"MMMM": {1: "Januar", …}, …}
 
-    def write(self, day, case="written"):
+    def write(self, day: datetime.date, case: str = "written") -> str:
         """Returns a `datetime.date` as text; `case` is one of `CASES`."""
         values = {field: table[PARTS[field[0]][0](day)] for field, table in self.tables.items()}
         each, whole = CASES[case]
@@ -154,7 +177,7 @@ class DateFormat(NamedTuple):
         text = whole(self.template % {field: each(value) for field, value in values.items()})
         return text if text.casefold() == written.casefold() else written  # Turkish "Kasım" is not "KASIM"
 
-    def is_readable(self):
+    def is_readable(self) -> bool:
         """Whether the text means one day only, and the same one to everybody: neither 5/3/2023 nor May 3, 23."""
         parts = {field[0].replace("L", "M"): table for field, table in self.tables.items()}
         order = "".join(part for part in parts if part in "yMd")
@@ -166,7 +189,7 @@ class DateFormat(NamedTuple):
 
 
 @functools.cache
-def date_formats(locale):
+def date_formats(locale: str) -> tuple[DateFormat, ...]:
     """Returns the formats for full dates of a locale in CLDR that can be read in one way only, and ISO 8601.
 
     The year has four digits. The month is a name, unless the order is year, month, day. There may be a weekday, but no

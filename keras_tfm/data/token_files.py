@@ -2,8 +2,10 @@
 
 import contextlib
 import itertools
+import os
 import pathlib
 import sys
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -57,7 +59,7 @@ class Sequences:
 class TokenPairs:
     """Encoded pairs in a folder that `encode_pairs` wrote; `sources` and `targets` are `Sequences`."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: str | os.PathLike):
         folder = pathlib.Path(folder)
         if not (folder / "meta.json").exists():
             raise UserError(f"`folder` must be one that `encode_pairs` wrote. Received: folder={str(folder)!r}")
@@ -71,13 +73,20 @@ class TokenPairs:
             if not all(len(side) == self.meta["count"] and side.in_order() for side in (self.sources, self.targets)):
                 raise UserError("the ends of its sequences are not those of so many pairs of texts")
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.sources)
 
 
 def encode_pairs(
-    pairs, folder, source_tokenizer, target_tokenizer=None, max_length=256, sampling=0.0, seed=0, verbose=1
-):
+    pairs: Iterable[tuple[str, str]],
+    folder: str | os.PathLike,
+    source_tokenizer: text.Tokenizer,
+    target_tokenizer: text.Tokenizer | None = None,
+    max_length: int = 256,
+    sampling: float = 0.0,
+    seed: int = 0,
+    verbose: int = 1,
+) -> TokenPairs:
     """Encodes pairs of texts once, into token files that are memory-mapped from then on.
 
     Args:
@@ -101,7 +110,7 @@ def encode_pairs(
     folder, tokenizers = pathlib.Path(folder), (source_tokenizer, target_tokenizer or source_tokenizer)
     options = positive("max_length", max_length), rate("sampling", sampling), seed
     texts, meta = fingerprint(pairs), folder / "meta.json"
-    made_from = texts and repr([texts, *map(text.fingerprint, tokenizers), *options])
+    made_from = texts and repr([texts, *map(text.saving.fingerprint, tokenizers), *options])
     if made_from and meta.exists() and (encoded := TokenPairs(folder)).meta["fingerprint"] == made_from:
         return encoded
     dtype = DTYPES[max(tokenizer.vocab_size for tokenizer in tokenizers) > 2**16]

@@ -1,6 +1,8 @@
 """Beam search, over the `start` and `step` of a model; see `keras_tfm.decoding.search`."""
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -18,19 +20,19 @@ PENALTIES = {
 
 
 def beam_search(
-    start,
-    step,
-    sources,
-    max_length,
-    num_beams=4,
-    n_best=1,
-    penalty="length",
-    length_penalty=0.6,
-    coverage_penalty=0.0,
-    early_stopping=True,
-    capacity=None,
-    **constraints,
-):
+    start: Callable,
+    step: Callable,
+    sources: Any,
+    max_length: int,
+    num_beams: int = 4,
+    n_best: int = 1,
+    penalty: str = "length",
+    length_penalty: float = 0.6,
+    coverage_penalty: float = 0.0,
+    early_stopping: bool = True,
+    capacity: int | None = None,
+    **constraints: Any,
+) -> tuple[Any, Any]:
     """Finds the best hypotheses with a beam.
 
     Each step keeps the `num_beams` best continuations of all hypotheses. Those that end leave the beam and are kept

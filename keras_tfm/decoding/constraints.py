@@ -1,6 +1,8 @@
 """Which tokens may be written at which position."""
 
 import copy
+from collections.abc import Sequence
+from typing import Any, Self
 
 import numpy as np
 
@@ -22,7 +24,15 @@ class Constraints:
         limits: None or (batch,), the maximum number of tokens of each row, where that is less than `max_length`.
     """
 
-    def __init__(self, max_length, min_length=0, suppress_tokens=(), prefix=None, no_repeat_ngram_size=0, limits=None):
+    def __init__(
+        self,
+        max_length: int,
+        min_length: int = 0,
+        suppress_tokens: Sequence[int] = (),
+        prefix: Any = None,
+        no_repeat_ngram_size: int = 0,
+        limits: Any = None,
+    ):
         self.max_length = positive("max_length", max_length)
         if not (isinstance(min_length, int) and 0 <= min_length <= max_length):
             raise UserError(f"`min_length` must be from 0 to max_length={max_length}. Received: {min_length=}")
@@ -38,7 +48,7 @@ class Constraints:
         # the last position of each row, (batch,) or an int
         self.last = max_length - 1 if limits is None else ops.cast(ops.minimum(limits, max_length) - 1, "int32")
 
-    def of_rows(self, places):
+    def of_rows(self, places: Any) -> Self:
         """The constraints of some rows."""
         chosen = copy.copy(self)
         chosen.prefix = None if self.prefix is None else ops.take(self.prefix, places, axis=0)
@@ -46,11 +56,11 @@ class Constraints:
         return chosen
 
     @property
-    def may_exclude_all(self):
+    def may_exclude_all(self) -> bool:
         """Whether there may be positions at which no token is allowed; if not, the end token always is."""
         return self.min_length > 1
 
-    def most_probable(self, logits, k, position, written):
+    def most_probable(self, logits: Any, k: Any, position: Any, written: Any) -> Any:
         """The `k` most probable tokens that may follow `written` (rows, l) at `position`.
 
         Args:
@@ -67,7 +77,7 @@ class Constraints:
             normalizer = ops.logsumexp(logits, axis=-1, keepdims=True)
         return ops.maximum(values - normalizer, NEVER), ids
 
-    def masked(self, logits, position, written):
+    def masked(self, logits: Any, position: Any, written: Any) -> Any:
         """Logits (rows, v), set to `NEVER` or lowered by 1e9 where a token may not follow `written` (rows, l)."""
         vocabulary, allowed = np.arange(logits.shape[-1]), masked_columns(logits, self.suppress_tokens)
         if self.min_length > 1:

@@ -1,6 +1,8 @@
 """Samplers, small objects that hold the options of a search, and compiled searches."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -10,7 +12,9 @@ from keras_tfm.common.arguments import UserError, check, closest, positive
 from keras_tfm.decoding.beam import beam_search, check_search
 from keras_tfm.decoding.constraints import Constraints
 from keras_tfm.decoding.search import check_sampling, greedy, sample
+from keras_tfm.ops.runtime import NEVER
 from keras_tfm.runtimes import programs
+from keras_tfm.text import END
 
 MOST_BEAMS = 1024  # that a sampler may be asked for, also by a file
 
@@ -35,11 +39,20 @@ class Greedy:
         check("suppress_tokens", ids, all(isinstance(number, (int, np.integer)) for number in ids), "integers")
         object.__setattr__(self, "suppress_tokens", tuple(sorted(map(int, ids))))
 
-    def check(self, max_length):
+    def check(self, max_length: int) -> None:
         """Raises an error if the options do not suit a maximum number of tokens."""
         Constraints(max_length, **_shared(self, Greedy))
 
-    def decode(self, start, step, sources, max_length, n_best=None, uniforms=None, **constraints):
+    def decode(
+        self,
+        start: Callable,
+        step: Callable,
+        sources: Any,
+        max_length: int,
+        n_best: int | None = None,
+        uniforms: Any = None,
+        **constraints: Any,
+    ) -> tuple[Any, Any]:
         """Decodes a batch, eagerly or inside a graph.
 
         Args:
@@ -54,20 +67,30 @@ class Greedy:
         """
         return self._alone(greedy(start, step, sources, max_length, **self._options(), **constraints), n_best)
 
-    def uniforms(self, batch_size, max_length):
+    def uniforms(self, batch_size: int, max_length: int) -> Any:
         """The random numbers that `decode` takes, (batch, max_length) in [0, 1), or None."""
         return None
 
-    def has_scores(self, n_best=None):
+    def has_scores(self, n_best: int | None = None) -> bool:
         """Whether `decode` computes scores."""
         return False
 
-    def needs_attention(self, n_best=None):
+    def looks_finite(self, ids: np.ndarray, scores: np.ndarray, n_best: int | None = None) -> bool:
+        """Whether `decode` can have found the best ids (batch, length) with a model whose logits are numbers.
+
+        If they are NaN, a beam search finds no hypothesis. Without scores, the same token is written again and again,
+        so that a row ends at once, or never.
+        """
+        if self.has_scores(n_best):
+            return bool((scores > NEVER / 2).all())
+        return bool(((ids[:, 0] > END) & (ids == END).any(axis=1)).all())
+
+    def needs_attention(self, n_best: int | None = None) -> bool:
         """Whether `step` has to return attention, too."""
         return False
 
     @property
-    def settings(self):
+    def settings(self) -> dict[str, Any]:
         """The options as JSON values, of which `with_options` makes an equivalent sampler."""
         return self._options() | {"suppress_tokens": list(self.suppress_tokens), "num_beams": 1}
 
@@ -105,16 +128,25 @@ class Sample(Greedy):
         fine = self.seed is None or isinstance(self.seed, (int, np.integer, keras.random.SeedGenerator))
         check("seed", self.seed, fine, "None, an integer or a `keras.random.SeedGenerator`")
 
-    def decode(self, start, step, sources, max_length, n_best=None, uniforms=None, **constraints):
+    def decode(
+        self,
+        start: Callable,
+        step: Callable,
+        sources: Any,
+        max_length: int,
+        n_best: int | None = None,
+        uniforms: Any = None,
+        **constraints: Any,
+    ) -> tuple[Any, Any]:
         if uniforms is None:
             uniforms = self.uniforms(ops.shape(sources)[0], max_length)
         return self._alone(sample(start, step, sources, max_length, uniforms, **self._options(), **constraints), n_best)
 
-    def uniforms(self, batch_size, max_length):
+    def uniforms(self, batch_size: int, max_length: int) -> Any:
         return ops.convert_to_numpy(keras.random.uniform((batch_size, max_length), seed=self.seed))
 
     @property
-    def settings(self):  # of a generator, nothing is left
+    def settings(self) -> dict[str, Any]:  # of a generator, nothing is left
         settings = {name: value for name, value in super().settings.items() if name != "num_beams"}
         return settings | {"seed": int(self.seed) if isinstance(self.seed, (int, np.integer)) else None}
 
@@ -143,24 +175,33 @@ class Beam(Greedy):
         check("num_beams", self.num_beams, fine, f"at most {MOST_BEAMS:,}")
         check_search(self.penalty, self.length_penalty, self.coverage_penalty, self.early_stopping)
 
-    def decode(self, start, step, sources, max_length, n_best=None, uniforms=None, **constraints):
+    def decode(
+        self,
+        start: Callable,
+        step: Callable,
+        sources: Any,
+        max_length: int,
+        n_best: int | None = None,
+        uniforms: Any = None,
+        **constraints: Any,
+    ) -> tuple[Any, Any]:
         if not self.has_scores(n_best):
             return Greedy(**_shared(self, Greedy)).decode(start, step, sources, max_length, **constraints)
         sizes = {"num_beams": max(self.num_beams, n_best or 1), "n_best": n_best or 1}
         return beam_search(start, step, sources, max_length, **self._options() | sizes, **constraints)
 
-    def has_scores(self, n_best=None):
+    def has_scores(self, n_best: int | None = None) -> bool:
         return self.num_beams > 1 or n_best is not None
 
-    def needs_attention(self, n_best=None):
+    def needs_attention(self, n_best: int | None = None) -> bool:
         return self.coverage_penalty > 0 and self.has_scores(n_best)
 
     @property
-    def settings(self):
+    def settings(self) -> dict[str, Any]:
         return super().settings | {"num_beams": self.num_beams}
 
 
-def with_options(sampler, **options):
+def with_options(sampler: Greedy, **options: Any) -> Greedy:
     """A sampler with other options; if it lacks one of them, a sampler that has it.
 
     >>> with_options(Beam(), num_beams=2).num_beams, with_options(Beam(min_length=3), temperature=0.7).min_length
@@ -183,7 +224,7 @@ def _shared(sampler, kind):
     return {x.name: getattr(sampler, x.name) for x in dataclasses.fields(kind) if hasattr(sampler, x.name)}
 
 
-def compiled(sampler, start, step, variables=(), locks=()):
+def compiled(sampler: Greedy, start: Callable, step: Callable, variables: Any = (), locks: Any = ()) -> Callable:
     """A search as one compiled program for each shape, for any number of rows; several threads may call it.
 
     Args:

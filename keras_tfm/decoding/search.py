@@ -14,6 +14,8 @@ Axes: b batch, k beams, l length, v vocabulary.
 
 import copy
 import functools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -28,7 +30,9 @@ MANY = 16  # rows, and positions, from which on it pays to divide a search, whic
 GROUPS = 4
 
 
-def greedy(start, step, sources, max_length, capacity=None, **constraints):
+def greedy(
+    start: Callable, step: Callable, sources: Any, max_length: int, capacity: int | None = None, **constraints: Any
+) -> Any:
     """Writes the most probable token at each position, until all rows have ended.
 
     A row in which no token is allowed at some position, by `min_length` and other constraints, becomes all zeros.
@@ -48,8 +52,17 @@ def greedy(start, step, sources, max_length, capacity=None, **constraints):
 
 
 def sample(
-    start, step, sources, max_length, seed=0, temperature=1.0, top_k=None, top_p=None, min_p=None, **constraints
-):
+    start: Callable,
+    step: Callable,
+    sources: Any,
+    max_length: int,
+    seed: Any = 0,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    **constraints: Any,
+) -> Any:
     """Draws each token by its probability, until all rows have ended.
 
     Args:
@@ -232,7 +245,7 @@ def last_logits(logits):
     return ops.cast(ops.squeeze(logits, axis=1) if logits.shape[1] == 1 else logits[:, -1], "float32")
 
 
-def map_hypotheses(function, cache, but=("memory",)):
+def map_hypotheses(function: Callable, cache: Any, but: Any = ("memory",)) -> Any:
     """The cache with `function` applied to each tensor that belongs to a hypothesis, but not under these keys."""
     if isinstance(cache, dict):
         return {key: x if key in but else map_hypotheses(function, x, but) for key, x in cache.items()}
@@ -257,13 +270,13 @@ def _rows(x, places, batch):
 class Ensemble:
     """Models with one vocabulary that decide together: `step` averages their probabilities."""
 
-    def __init__(self, models):
+    def __init__(self, models: Sequence[Any]):
         self.models = list(models)
 
-    def start(self, sources, max_length, **options):
+    def start(self, sources: Any, max_length: int, **options: Any) -> Any:
         return [model.start(sources, max_length, **options) for model in self.models]
 
-    def step(self, tokens, position, cache, **options):
+    def step(self, tokens: Any, position: Any, cache: Any, **options: Any) -> tuple[Any, Any]:
         outputs = [model.step(tokens, position, own, **options) for model, own in zip(self.models, cache, strict=True)]
         shares = [ops.softmax(ops.cast(logits, "float32")) for logits, _ in outputs]
         return ops.log(sum(shares) / len(shares) + 1e-30), [own for _, own in outputs]

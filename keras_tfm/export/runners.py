@@ -11,17 +11,21 @@ All are called with a string or a list of strings and return the translations, a
 """
 
 import itertools
+import os
 import pathlib
 import threading
 import warnings
+from collections.abc import Iterable, Iterator
+from typing import Any, overload
 
 import numpy as np
 
-from keras_tfm import artifacts, text
+from keras_tfm import artifacts
 from keras_tfm.common import extras, files
 from keras_tfm.common.arguments import UserError, check, one_of, positive, strings
 from keras_tfm.common.progress import Progress
-from keras_tfm.text import END, PAD, START, longest_translation
+from keras_tfm.text import END, PAD, START
+from keras_tfm.text.base import encode_truncated, longest_translation
 
 BATCH_SIZE = 32  # texts that are translated together, where the runtime can
 MOST_BEAMS, MOST_TOKENS = 1024, 2**16  # what a search may be asked for, also by a file
@@ -43,7 +47,7 @@ class Runner:
     # returns the `n` best translations of strings that are not blank, [(string, score), …], and counts with `bar.add`.
     format = None
 
-    def __init__(self, folder):
+    def __init__(self, folder: str | os.PathLike):
         self.folder = pathlib.Path(folder)
         files.recover_replace(self.folder)
         self.main = self.folder / artifacts.FORMATS[self.format].main
@@ -56,13 +60,17 @@ class Runner:
         with files.reading(self.folder / artifacts.MANIFEST):
             self.most_hypotheses = limited("n_best", self.settings.get("n_best", 1), MOST_BEAMS)
 
+    @overload
+    def __call__(self, texts: str, verbose: int = 0) -> str: ...
+    @overload
+    def __call__(self, texts: Iterable[str], verbose: int = 0) -> list[str]: ...
     def __call__(self, texts, verbose=0):
         """Translates a list of strings, or one string. With `verbose=1`, shows progress on standard error."""
         if isinstance(texts, str):
             return self([texts], verbose)[0]
         return [hypotheses[0][0] for hypotheses in self._all(texts, 1, verbose)]
 
-    def n_best(self, texts, n, verbose=0):
+    def n_best(self, texts: Iterable[str], n: int, verbose: int = 0) -> list[list[tuple[str, float]]]:
         """Returns the `n` best translations of each string with their scores, best first: [(string, score), …].
 
         The formats "litert" and "onnx" return one. "saved_model" and "web" return at most the `n_best` of the export.
@@ -70,7 +78,7 @@ class Runner:
         rule = f"at most {self.most_hypotheses} for this export"
         return self._all(texts, check("n", n, positive("n", n) <= self.most_hypotheses, rule), verbose)
 
-    def score(self, sources, targets):
+    def score(self, sources: Iterable[str], targets: Iterable[str]) -> list[float]:
         """Returns the log probability of each target given its source, if the format can; see `Translator.score`."""
         raise UserError(f"`score` needs a run, a saved translator or a CTranslate2 export. Received: {self.folder}")
 
@@ -81,11 +89,11 @@ class Runner:
             translations = iter(self._translate(sentences, n, bar))
         return [next(translations) if string.strip() else [("", 0.0)] for string in texts]
 
-    def warm_up(self):
+    def warm_up(self) -> None:
         """Translates a text, so that the first call does not wait for what the runtime prepares."""
         self(["a"])
 
-    def stream(self, lines, chunk=2048):
+    def stream(self, lines: Iterable[str], chunk: int = 2048) -> Iterator[str]:
         """Translates an iterable of any length, `chunk` strings at a time."""
         lines = iter(lines)
         while texts := list(itertools.islice(lines, chunk)):
@@ -105,7 +113,7 @@ class TokenRunner(Runner):
         self._load(num_threads)
 
     def _translate(self, texts, n, bar):
-        rows = self._encoded(self.source_tokenizer, texts)
+        rows = encode_truncated(self.source_tokenizer, texts, self.max_length - 1, stacklevel=5)
         translations, lengths = [[("", 0.0)]] * len(texts), list(map(len, rows))
         order = sorted((place for place, ids in enumerate(rows) if ids), key=lengths.__getitem__)
         # one length at a time: no padding, and the runtime prepares for each length only once
@@ -117,12 +125,6 @@ class TokenRunner(Runner):
                 translations[place] = [(text, score) for text, (_, score) in zip(strings, hypotheses, strict=True)]
             bar.add(len(places))
         return translations
-
-    def _encoded(self, tokenizer, texts, stacklevel=6):
-        rows = tokenizer.encode(texts)
-        for place, ids in enumerate(rows):
-            rows[place] = text.truncated(ids, self.max_length - 1, texts[place], stacklevel)
-        return rows
 
     def _search(self, rows, n):
         """Lists of ids → their translations, [(ids, score), …]. All rows have the same length and an end token."""
@@ -227,12 +229,15 @@ class CTranslate2Translator(TokenRunner):
             for result in results
         ]
 
-    def score(self, sources, targets):
+    def score(self, sources: Iterable[str], targets: Iterable[str]) -> list[float]:
         sources, targets = strings(sources, "sources"), strings(targets, "targets")
         check("targets", len(targets), len(targets) == len(sources), f"one for each of {len(sources)} sources")
-        rows = self._encoded(self.source_tokenizer, sources, 4), self._encoded(self.target_tokenizer, targets, 4)
+        source_ids = encode_truncated(self.source_tokenizer, sources, self.max_length - 1, stacklevel=3)
+        target_ids = encode_truncated(self.target_tokenizer, targets, self.max_length - 1, stacklevel=3)
         names = self._names, [*self._ids]
-        tokens = [[[each[i] for i in ids] for ids in side] for each, side in zip(names, rows, strict=True)]
+        tokens = [
+            [[each[i] for i in ids] for ids in side] for each, side in zip(names, (source_ids, target_ids), strict=True)
+        ]
         return [sum(each.log_probs) for each in self._translator.score_batch(*tokens)] if sources else []
 
 
@@ -335,7 +340,7 @@ def check_agreement(precision, least, texts):
     return check("min_agreement", least, 0 <= least <= 1, "a number from 0 to 1")
 
 
-def load(folder, **options):
+def load(folder: str | os.PathLike, **options: Any) -> Runner:
     """Returns the runner for a folder that `Translator.export` wrote; there are no options, which it has fixed."""
     format = artifacts.format_of(folder)
     if format not in RUNNERS:

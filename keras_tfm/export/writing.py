@@ -10,15 +10,22 @@
 `keras_tfm.load(folder)` runs each of them from its folder alone.
 """
 
+from __future__ import annotations
+
 import difflib
+import os
 import pathlib
 import statistics
 import time
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
 
 from keras_tfm import artifacts, decoding
 from keras_tfm.common.arguments import UserError, check, positive, strings
 from keras_tfm.export import common, runners, to_ctranslate2, to_huggingface, to_litert, to_onnx, to_saved_model, to_web
+
+if TYPE_CHECKING:
+    from keras_tfm.translator import Translator
 
 # Format → module that writes it; each has the function `write(translator, folder, settings)`.
 FORMATS = {
@@ -32,18 +39,18 @@ FORMATS = {
 
 
 def export(
-    translator,
-    folder,
-    format="saved_model",
-    precision=None,
-    max_length=None,
-    n_best=None,
-    compare_on=None,
-    min_agreement=None,
-    title=None,
-    examples=None,
-    runtime=None,
-):
+    translator: Translator,
+    folder: str | os.PathLike,
+    format: str = "saved_model",
+    precision: str | None = None,
+    max_length: int | None = None,
+    n_best: int | None = None,
+    compare_on: Iterable[str] | None = None,
+    min_agreement: float | None = None,
+    title: str | None = None,
+    examples: Iterable[str] | None = None,
+    runtime: str | os.PathLike | None = None,
+) -> Verdict | None:
     """Writes a translator in a format to ship, with its tokenizers and the settings of its search.
 
     All formats but "ctranslate2" and "huggingface" need the TensorFlow backend. Models trained on other backends can be
@@ -156,7 +163,7 @@ class Verdict(NamedTuple):
 class Disagreement(UserError):
     """An export translates so differently from the model that it was not put in place; `verdict` says how much."""
 
-    def __init__(self, folder, verdict, least):
+    def __init__(self, folder: str | os.PathLike, verdict: Verdict, least: float):
         super().__init__(
             f"the export must agree with the model. Received: {verdict}; at least {least:g} is required. {folder} is "
             "left as it was. Compare on texts like those that the model was trained on (`compare_on`), choose a finer "
@@ -178,7 +185,9 @@ def comparable(translator, texts, max_length):
     return kept
 
 
-def compare(folder, run, translator, texts):
+def compare(
+    folder: str | os.PathLike, run: Callable[[list[str]], list[str]], translator: Translator, texts: list[str]
+) -> Verdict:
     """The `Verdict` on an exported folder, where `run(texts)` translates with it."""
     translations = run(texts)  # which also warms it up
     times = []

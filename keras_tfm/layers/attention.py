@@ -5,6 +5,7 @@ Axes: b batch, q query, k key, t time, h query heads, g key/value heads, d head_
 
 import math
 from functools import partial
+from typing import Any
 
 import keras
 
@@ -64,18 +65,18 @@ class MultiHeadAttention(masks.MaskedLayer):
 
     def __init__(
         self,
-        num_heads,
+        num_heads: int,
         *,
-        head_dim=None,
-        num_kv_heads=None,
-        heads="standard",
-        score="scaled_dot",
-        mixing="soft",
-        attention_dropout=0.0,
-        use_bias=True,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        **kwargs,
+        head_dim: int | None = None,
+        num_kv_heads: int | None = None,
+        heads: str = "standard",
+        score: str = "scaled_dot",
+        mixing: str = "soft",
+        attention_dropout: float = 0.0,
+        use_bias: bool = True,
+        kernel_initializer: str | keras.Initializer = "glorot_uniform",
+        bias_initializer: str | keras.Initializer = "zeros",
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.num_heads = positive("num_heads", num_heads)
@@ -169,7 +170,7 @@ class MultiHeadAttention(masks.MaskedLayer):
             return self.finish(context, mask)
         return self.finish(ops.reshape(context, (*ops.shape(inputs)[:2], *context.shape[2:])), mask), cache
 
-    def init_cache(self, batch_size, max_length, memory, memory_mask=None):
+    def init_cache(self, batch_size: int, max_length: int, memory: Any, memory_mask: Any = None) -> Any:
         """Keys and values (batch, kv_heads, key, head_dim) of a memory, and its mask, to be used at every step.
 
         Its size is that of the memory, whatever `batch_size` and `max_length` are.
@@ -282,22 +283,22 @@ class MultiHeadSelfAttention(MultiHeadAttention):
 
     def __init__(
         self,
-        num_heads,
+        num_heads: int,
         *,
-        head_dim=None,
-        num_kv_heads=None,
-        heads="standard",
-        score="scaled_dot",
-        mixing="soft",
-        causal=False,
-        window=None,
-        positions=None,
-        max_wavelength=10000.0,
-        attention_dropout=0.0,
-        use_bias=True,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        **kwargs,
+        head_dim: int | None = None,
+        num_kv_heads: int | None = None,
+        heads: str = "standard",
+        score: str = "scaled_dot",
+        mixing: str = "soft",
+        causal: bool = False,
+        window: int | None = None,
+        positions: str | None = None,
+        max_wavelength: float = 10000.0,
+        attention_dropout: float = 0.0,
+        use_bias: bool = True,
+        kernel_initializer: str | keras.Initializer = "glorot_uniform",
+        bias_initializer: str | keras.Initializer = "zeros",
+        **kwargs: Any,
     ):
         super().__init__(**options_of(MultiHeadAttention, locals()), **kwargs)
         self.causal = one_of("causal", causal, (False, True))
@@ -355,7 +356,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         context = self.context(q, k, v, new.get("mask"), attention_mask, training, past, start)
         return self.finish(context, mask), new
 
-    def init_cache(self, batch_size, max_length, masked=True):
+    def init_cache(self, batch_size: int, max_length: int, masked: bool = True) -> Any:
         """A cache for keys and values (batch, kv_heads, max_length, head_dim) and, if `masked`, for the calls' masks.
 
         Heads come before positions: otherwise every step would transpose the whole cache for its matrix products.

@@ -1,6 +1,8 @@
 """Transformer blocks: attention and feed-forward, each with its residual connection, norm and dropout."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import keras
 
@@ -47,13 +49,13 @@ class FeedForward(Layer):
 
     def __init__(
         self,
-        ff_dim,
+        ff_dim: int,
         *,
-        activation="relu",
-        use_bias=True,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        **kwargs,
+        activation: str | Callable = "relu",
+        use_bias: bool = True,
+        kernel_initializer: str | keras.Initializer = "glorot_uniform",
+        bias_initializer: str | keras.Initializer = "zeros",
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.ff_dim = positive("ff_dim", ff_dim)
@@ -152,27 +154,27 @@ class TransformerEncoderBlock(MaskedLayer):
     def __init__(
         self,
         *,
-        num_heads,
-        ff_dim,
-        activation="relu",
-        norm="layer",
-        norm_epsilon=None,
-        norm_first=False,
-        dropout=0.1,
-        head_dim=None,
-        num_kv_heads=None,
-        heads="standard",
-        score="scaled_dot",
-        mixing="soft",
-        causal=False,
-        window=None,
-        positions=None,
-        max_wavelength=10000.0,
-        attention_dropout=0.0,
-        use_bias=True,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        **kwargs,
+        num_heads: int,
+        ff_dim: int,
+        activation: str | Callable = "relu",
+        norm: str = "layer",
+        norm_epsilon: float | None = None,
+        norm_first: bool = False,
+        dropout: float = 0.1,
+        head_dim: int | None = None,
+        num_kv_heads: int | None = None,
+        heads: str = "standard",
+        score: str = "scaled_dot",
+        mixing: str = "soft",
+        causal: bool = False,
+        window: int | None = None,
+        positions: str | None = None,
+        max_wavelength: float = 10000.0,
+        attention_dropout: float = 0.0,
+        use_bias: bool = True,
+        kernel_initializer: str | keras.Initializer = "glorot_uniform",
+        bias_initializer: str | keras.Initializer = "zeros",
+        **kwargs: Any,
     ):
         options = options_of(TransformerEncoderBlock, locals())
         super().__init__(**kwargs)
@@ -223,26 +225,26 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
     def __init__(
         self,
         *,
-        num_heads,
-        ff_dim,
-        activation="relu",
-        norm="layer",
-        norm_epsilon=None,
-        norm_first=False,
-        dropout=0.1,
-        head_dim=None,
-        num_kv_heads=None,
-        heads="standard",
-        score="scaled_dot",
-        mixing="soft",
-        window=None,
-        positions=None,
-        max_wavelength=10000.0,
-        attention_dropout=0.0,
-        use_bias=True,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        **kwargs,
+        num_heads: int,
+        ff_dim: int,
+        activation: str | Callable = "relu",
+        norm: str = "layer",
+        norm_epsilon: float | None = None,
+        norm_first: bool = False,
+        dropout: float = 0.1,
+        head_dim: int | None = None,
+        num_kv_heads: int | None = None,
+        heads: str = "standard",
+        score: str = "scaled_dot",
+        mixing: str = "soft",
+        window: int | None = None,
+        positions: str | None = None,
+        max_wavelength: float = 10000.0,
+        attention_dropout: float = 0.0,
+        use_bias: bool = True,
+        kernel_initializer: str | keras.Initializer = "glorot_uniform",
+        bias_initializer: str | keras.Initializer = "zeros",
+        **kwargs: Any,
     ):
         if "causal" in kwargs:
             raise UserError(f"A decoder block is always causal: omit `causal`. Received: causal={kwargs['causal']!r}")
@@ -281,7 +283,9 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
         x, _ = self.feed_forward_residual.join(x, self.feed_forward, training=training)
         return x if cache is None else (x, {**cache, "self": own})
 
-    def init_cache(self, batch_size, max_length, memory=None, memory_mask=None, masked=True):
+    def init_cache(
+        self, batch_size: int, max_length: int, memory: Any = None, memory_mask: Any = None, masked: bool = True
+    ) -> Any:
         """A cache for decoding up to `max_length` tokens: "self" changes at each step, "memory" stays the same.
 
         With `masked=False` everything written to the cache counts as a token, and calls must not have a `mask`.

@@ -1,6 +1,7 @@
 """Attention masks: booleans, True = may attend, shaped (batch or 1, query, key)."""
 
 import inspect
+from typing import Any
 
 import keras
 
@@ -10,6 +11,12 @@ from keras_tfm.layers import recording
 from keras_tfm.layers.base import Layer, check_sequence
 from keras_tfm.ops import take_each
 from keras_tfm.ops.private import get_keras_mask
+
+__all__ = ["causal", "combine", "padding", "segments", "window"]
+
+
+def __dir__():
+    return __all__
 
 
 def distance(query_len, key_len, start=0):
@@ -21,7 +28,7 @@ def distance(query_len, key_len, start=0):
     return ops.expand_dims(ops.arange(query_len, dtype="int32") + start, 1) - ops.arange(key_len, dtype="int32")
 
 
-def padding(ids, pad_id=0):
+def padding(ids: Any, pad_id: int = 0) -> Any:
     """Hides padding keys: token ids (batch, key) → (batch, 1, key).
 
     >>> ops.convert_to_numpy(padding([[5, 6, 0]])).tolist()
@@ -30,7 +37,7 @@ def padding(ids, pad_id=0):
     return ops.not_equal(ids, pad_id)[:, None, :]
 
 
-def causal(query_len, key_len, start=0):
+def causal(query_len: int, key_len: int, start: Any = 0) -> Any:
     """Hides later tokens: query `i` sees key `j` if `i + start >= j`.
 
     >>> ops.convert_to_numpy(causal(2, 3, start=1)).tolist()
@@ -39,7 +46,7 @@ def causal(query_len, key_len, start=0):
     return ops.expand_dims(distance(query_len, key_len, start) >= 0, 0)
 
 
-def window(query_len, key_len, window, start=0):
+def window(query_len: int, key_len: int, window: int, start: Any = 0) -> Any:
     """Hides keys that are `window` or more positions away, in either direction.
 
     >>> ops.convert_to_numpy(window(2, 4, window=2)).tolist()
@@ -48,7 +55,7 @@ def window(query_len, key_len, window, start=0):
     return ops.expand_dims(ops.abs(distance(query_len, key_len, start)) < window, 0)
 
 
-def segments(query_segments, key_segments=None):
+def segments(query_segments: Any, key_segments: Any = None) -> Any:
     """Hides other segments: segment numbers (batch, length) → (batch, query, key).
 
     >>> ops.convert_to_numpy(segments([[1, 1, 2]])).tolist()
@@ -59,7 +66,7 @@ def segments(query_segments, key_segments=None):
     return ops.equal(query_segments[:, :, None], key_segments[:, None, :])
 
 
-def combine(*masks, rank=0):
+def combine(*masks: Any, rank: int = 0) -> Any:
     """AND of the masks that are not None; None if there are none.
 
     A mask (batch, key) applies to every query, a mask (batch, query, key) to every head.

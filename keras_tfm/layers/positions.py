@@ -5,7 +5,7 @@ Axes: b batch, t time, h heads, d head_dim.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 
@@ -17,7 +17,7 @@ ENCODINGS = ("sinusoidal", "learned", "index")  # kinds of `PositionalEncoding`
 COMBINATIONS = ("add", "concat")  # how they join the features
 
 
-def sinusoids(positions, dim, max_wavelength=10000.0):
+def sinusoids(positions: Any, dim: int, max_wavelength: float = 10000.0) -> Any:
     """The paper's curves, positions (…) → (…, dim): `sin(pos / 10000^(2i/dim))` in column 2i, `cos` in column 2i + 1.
 
     The longest wave has about 2π `max_wavelength` positions.
@@ -52,7 +52,14 @@ class PositionalEncoding(Layer):
     """
 
     def __init__(
-        self, kind="sinusoidal", *, combine="add", max_length=None, dim=None, max_wavelength=10000.0, **kwargs
+        self,
+        kind: str = "sinusoidal",
+        *,
+        combine: str = "add",
+        max_length: int | None = None,
+        dim: int | None = None,
+        max_wavelength: float = 10000.0,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.kind = one_of("kind", kind, ENCODINGS)
@@ -92,7 +99,7 @@ class PositionalEncoding(Layer):
         encoding = ops.broadcast_to(encoding, (*ops.shape(inputs)[:2], encoding.shape[-1]))
         return ops.concatenate([inputs, encoding], axis=-1)
 
-    def encode(self, positions, dim):
+    def encode(self, positions: Any, dim: int) -> Any:
         """Positions (…) → (…, dim)."""
         if self.kind == "sinusoidal":
             return sinusoids(positions, dim, self.max_wavelength)

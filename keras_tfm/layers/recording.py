@@ -3,6 +3,8 @@
 import contextlib
 import contextvars
 import warnings
+from collections.abc import Iterator
+from typing import Any
 
 import keras
 import numpy as np
@@ -16,7 +18,7 @@ _recordings = contextvars.ContextVar("attention maps as arrays: one dict per ope
 
 
 @contextlib.contextmanager
-def record_attention():
+def record_attention() -> Iterator[dict[str, list[np.ndarray]]]:
     """Records the maps of all attention layers that this thread calls inside the context, in any model.
 
     Gives a dict from the path of each layer to a list of arrays (batch, heads, query, key), one per call. Call the
@@ -40,7 +42,7 @@ def record_attention():
         warnings.warn("No attention was recorded: call the model itself, `model(x)`, in the context.", stacklevel=3)
 
 
-def attention_maps(model, inputs, batch_size=32):
+def attention_maps(model: keras.Model, inputs: Any, batch_size: int = 32) -> dict[str, np.ndarray]:
     """The attention maps of a model for many rows of inputs: {path of a layer: (rows, heads, query, key)}.
 
     Takes an array, or a list or dict of arrays, as `model.predict` does, and calls the model on `batch_size` rows each.

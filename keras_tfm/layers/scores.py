@@ -3,6 +3,9 @@
 Axes: b batch, q query, k key, t time, h query heads, g key/value heads, d head_dim.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import keras  # noqa: F401, for the examples
 
 from keras_tfm import ops
@@ -75,7 +78,16 @@ def hard(scores, mask=None):
 MIXINGS = {"soft": soft, "hard": hard}
 
 
-def attend(q, k, v, score=scaled_dot, mixing=soft, mask=None, bias=None, dropout=None):
+def attend(
+    q: Any,
+    k: Any,
+    v: Any,
+    score: Callable = scaled_dot,
+    mixing: Callable = soft,
+    mask: Any = None,
+    bias: Any = None,
+    dropout: Callable | None = None,
+) -> Any:
     """Averages the values, weighted by how well the queries match the keys.
 
     Args:
@@ -107,7 +119,7 @@ def attend(q, k, v, score=scaled_dot, mixing=soft, mask=None, bias=None, dropout
     return ops.where(ops.transpose(some, (0, 2, 1, 3)), context, 0), ops.where(some, weights, 0.0)
 
 
-def self_attention(x, mask=None):
+def self_attention(x: Any, mask: Any = None) -> Any:
     """Self-attention without parameters, `y_i = Σ_j softmax_j(x_i · x_j) x_j`, for x (b, t, d), mask (b or 1, t, t).
 
     >>> print(self_attention(ops.ones((1, 3, 4))).shape)

@@ -1,6 +1,8 @@
 """Encoder and decoder: positions, dropout and a stack of Transformer blocks."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import keras
 
@@ -109,32 +111,32 @@ class TransformerEncoder(Stack):
     def __init__(
         self,
         *,
-        num_layers=6,
-        num_heads=8,
-        ff_dim=2048,
-        activation="relu",
-        norm="layer",
-        norm_epsilon=None,
-        norm_first=False,
-        dropout=0.1,
-        head_dim=None,
-        num_kv_heads=None,
-        heads="standard",
-        score="scaled_dot",
-        mixing="soft",
-        causal=False,
-        window=None,
-        positions="sinusoidal",
-        positions_in="input",
-        positions_combine="add",
-        max_length=512,
-        max_wavelength=10000.0,
-        embedding_norm=False,
-        attention_dropout=0.0,
-        use_bias=True,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        **kwargs,
+        num_layers: int = 6,
+        num_heads: int = 8,
+        ff_dim: int = 2048,
+        activation: str | Callable = "relu",
+        norm: str = "layer",
+        norm_epsilon: float | None = None,
+        norm_first: bool = False,
+        dropout: float = 0.1,
+        head_dim: int | None = None,
+        num_kv_heads: int | None = None,
+        heads: str = "standard",
+        score: str = "scaled_dot",
+        mixing: str = "soft",
+        causal: bool = False,
+        window: int | None = None,
+        positions: str | None = "sinusoidal",
+        positions_in: str = "input",
+        positions_combine: str = "add",
+        max_length: int = 512,
+        max_wavelength: float = 10000.0,
+        embedding_norm: bool = False,
+        attention_dropout: float = 0.0,
+        use_bias: bool = True,
+        kernel_initializer: str | keras.Initializer = "glorot_uniform",
+        bias_initializer: str | keras.Initializer = "zeros",
+        **kwargs: Any,
     ):
         super().__init__(TransformerEncoderBlock, options_of(TransformerEncoder, locals()), **kwargs)
 
@@ -174,31 +176,31 @@ class TransformerDecoder(Stack):
     def __init__(
         self,
         *,
-        num_layers=6,
-        num_heads=8,
-        ff_dim=2048,
-        activation="relu",
-        norm="layer",
-        norm_epsilon=None,
-        norm_first=False,
-        dropout=0.1,
-        head_dim=None,
-        num_kv_heads=None,
-        heads="standard",
-        score="scaled_dot",
-        mixing="soft",
-        window=None,
-        positions="sinusoidal",
-        positions_in="input",
-        positions_combine="add",
-        max_length=512,
-        max_wavelength=10000.0,
-        embedding_norm=False,
-        attention_dropout=0.0,
-        use_bias=True,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        **kwargs,
+        num_layers: int = 6,
+        num_heads: int = 8,
+        ff_dim: int = 2048,
+        activation: str | Callable = "relu",
+        norm: str = "layer",
+        norm_epsilon: float | None = None,
+        norm_first: bool = False,
+        dropout: float = 0.1,
+        head_dim: int | None = None,
+        num_kv_heads: int | None = None,
+        heads: str = "standard",
+        score: str = "scaled_dot",
+        mixing: str = "soft",
+        window: int | None = None,
+        positions: str | None = "sinusoidal",
+        positions_in: str = "input",
+        positions_combine: str = "add",
+        max_length: int = 512,
+        max_wavelength: float = 10000.0,
+        embedding_norm: bool = False,
+        attention_dropout: float = 0.0,
+        use_bias: bool = True,
+        kernel_initializer: str | keras.Initializer = "glorot_uniform",
+        bias_initializer: str | keras.Initializer = "zeros",
+        **kwargs: Any,
     ):
         super().__init__(TransformerDecoderBlock, options_of(TransformerDecoder, locals()), **kwargs)
 
@@ -245,6 +247,8 @@ class TransformerDecoder(Stack):
         """The layers that attend to the memory, the first one first."""
         return [block.memory_attention for block in self.blocks]
 
-    def init_cache(self, batch_size, max_length, memory=None, memory_mask=None, masked=True):
+    def init_cache(
+        self, batch_size: int, max_length: int, memory: Any = None, memory_mask: Any = None, masked: bool = True
+    ) -> Any:
         """A list with the cache of each block, see `TransformerDecoderBlock.init_cache`."""
         return [block.init_cache(batch_size, max_length, memory, memory_mask, masked) for block in self.blocks]

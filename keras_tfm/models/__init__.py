@@ -1,25 +1,5 @@
 """Functional Keras models made of the layers; they can also encode and decode step by step."""
 
-from keras_tfm.common import lazy
+from keras_tfm.common.lazy import attach as _attach
 
-__getattr__, __dir__, __all__ = lazy.attach(
-    __name__,
-    {
-        "builders": ("BUILDERS",),
-        "byte_net": ("ByteNet", "bytenet"),
-        "conv_s2s": ("ConvS2S", "conv"),
-        "encoder_decoder": (),
-        "loading": ("average_checkpoints", "checkpoints"),
-        "recurrent": ("Recurrent", "gnmt", "rnn", "rnn_attention"),
-        "sequence": ("SequenceModel",),
-        "sizes": ("SIZES",),
-        "transformers": (
-            "DecoderLM",
-            "EncoderClassifier",
-            "Transformer",
-            "decoder_lm",
-            "encoder_classifier",
-            "transformer",
-        ),
-    },
-)
+__getattr__, __dir__, __all__ = _attach(__name__, __file__)

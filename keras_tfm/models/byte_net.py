@@ -1,5 +1,7 @@
 """ByteNet (https://arxiv.org/abs/1610.10099)."""
 
+from typing import Any
+
 import keras
 
 from keras_tfm import ops
@@ -166,7 +168,7 @@ class ByteNet(Convolutional):
     Encoder, Decoder, SHARE = ByteNetEncoder, ByteNetDecoder, 2
 
 
-def bytenet(vocab_size, size=None, **options):
+def bytenet(vocab_size: int, size: str | None = None, **options: Any) -> ByteNet:
     """A `ByteNet`; the arguments are like those of `conv`.
 
     >>> model = bytenet(vocab_size=100, size="tiny", dilations=3)

@@ -1,6 +1,7 @@
 """ConvS2S (https://arxiv.org/abs/1705.03122)."""
 
 import math
+from typing import Any
 
 import keras
 
@@ -197,7 +198,7 @@ class ConvS2S(Convolutional):
     Encoder, Decoder, DEFAULTS = ConvEncoder, ConvDecoder, {"positions": "learned", "max_length": 512}
 
 
-def conv(vocab_size, size=None, **options):
+def conv(vocab_size: int, size: str | None = None, **options: Any) -> ConvS2S:
     """A `ConvS2S`.
 
     Args:

@@ -6,6 +6,7 @@ next.
 """
 
 import math
+from typing import Any
 
 import keras
 
@@ -76,15 +77,15 @@ class Convolutional(EncoderDecoder):
 
     def __init__(
         self,
-        vocab_size,
-        target_vocab_size=None,
-        model_dim=512,
-        units=None,
-        num_decoder_layers=None,
-        tied_output=True,
-        dtype=None,
-        name=None,
-        **options,
+        vocab_size: int,
+        target_vocab_size: int | None = None,
+        model_dim: int = 512,
+        units: int | None = None,
+        num_decoder_layers: int | None = None,
+        tied_output: bool = True,
+        dtype: str | keras.DTypePolicy | None = None,
+        name: str | None = None,
+        **options: Any,
     ):
         options, width = self.DEFAULTS | options, units or model_dim // self.SHARE
         arguments = {"vocab_size": vocab_size, "target_vocab_size": target_vocab_size, "model_dim": model_dim}

@@ -1,11 +1,14 @@
 """What models with an encoder and a decoder share: embeddings, logits, and decoding step by step."""
 
 import math
+from typing import Any
 
 import keras
+import numpy as np
 
 from keras_tfm import ops
 from keras_tfm.common.arguments import check, positive
+from keras_tfm.decoding.samplers import Greedy
 from keras_tfm.layers import recording
 from keras_tfm.models.sequence import SequenceModel
 from keras_tfm.ops import without_mask
@@ -85,7 +88,15 @@ class EncoderDecoder(SequenceModel):
         of_source, of_target: keyword arguments of the calls of encoder and decoder.
     """
 
-    def __init__(self, arguments, encoder, decoder, inputs=None, of_source=None, of_target=None):
+    def __init__(
+        self,
+        arguments: dict[str, Any],
+        encoder: keras.Layer,
+        decoder: keras.Layer,
+        inputs: Any = None,
+        of_source: Any = None,
+        of_target: Any = None,
+    ):
         vocab_size, target_vocab_size = arguments["vocab_size"], arguments["target_vocab_size"]
         width, tied, dtype = arguments["model_dim"], arguments["tied_output"], arguments["dtype"]
         scaled = {"scaled": arguments.get("scaled_embeddings", True)}
@@ -102,16 +113,16 @@ class EncoderDecoder(SequenceModel):
         self.source_embedding, self.target_embedding = embed, embed_target
         self.encoder, self.decoder = encoder, decoder
 
-    def encode(self, ids, padded=True):
+    def encode(self, ids: Any, padded: bool = True) -> Any:
         """What the encoder returns for source ids (batch, length). With `padded=False`, no id may be 0."""
         return self.encoder(embedded(self.source_embedding, ids, padded))
 
-    def start(self, sources, max_length, padded=True):
+    def start(self, sources: Any, max_length: int, padded: bool = True) -> Any:
         """The cache for decoding up to `max_length` tokens, for source ids (batch, length)."""
         memory = self.encode(sources, padded)
         return self.decoder.init_cache(ops.shape(sources)[0], max_length, memory, masked=False)
 
-    def step(self, tokens, position, cache, check_room=True):
+    def step(self, tokens: Any, position: Any, cache: Any, check_room: bool = True) -> tuple[Any, Any]:
         """Decodes the next tokens.
 
         Args:
@@ -129,7 +140,7 @@ class EncoderDecoder(SequenceModel):
         x, cache = self.decoder(x, cache=cache, start=position)
         return self.target_embedding(x, reverse=True), cache
 
-    def generate(self, ids, max_length=64, sampler=None):
+    def generate(self, ids: Any, max_length: int = 64, sampler: Greedy | None = None) -> np.ndarray:
         """Decodes with a compiled search; a program is compiled for each shape, `max_length` and sampler.
 
         Args:

@@ -7,7 +7,10 @@ Arrays in the state and the checkpoints of a run are stored by the path of their
 import collections
 import json
 import math
+import os
+import pathlib
 import re
+from collections.abc import Iterable
 
 import keras
 
@@ -77,7 +80,7 @@ def check_capacity(arguments, arrays, size):
         )
 
 
-def load_run(folder):
+def load_run(folder: str | os.PathLike) -> tuple[keras.Model, str]:
     """The model of a run at any time: `model.keras` if it is up to date, else the latest state or checkpoint.
 
     Also returns a sentence that says where it comes from; "" for the result of a finished run.
@@ -151,7 +154,7 @@ def saved_step(folder):
     return read_state(folder)["step"]
 
 
-def checkpoints(folder):
+def checkpoints(folder: str | os.PathLike) -> list[pathlib.Path]:
     """Paths of a run's checkpoints, oldest first, without any newer than the saved state."""
     return [path for _, path in _checkpoints(artifacts.Run(folder))]
 
@@ -162,7 +165,7 @@ def _checkpoints(run):
     return [(step, path) for step, path in run.all_checkpoints() if step <= newest]
 
 
-def average_checkpoints(model, paths):
+def average_checkpoints(model: keras.Model, paths: Iterable[str | os.PathLike]) -> None:
     """Sets the weights of a model to the mean of those in files that a `TrainingRun` wrote.
 
     If the optimizer keeps moving averages, those in `state.npz` are used.

@@ -1,5 +1,7 @@
 """Recurrent translators: with one vector for the source, with attention, and GNMT."""
 
+from typing import Any
+
 import keras
 
 from keras_tfm import ops  # noqa: F401, for the examples
@@ -25,22 +27,22 @@ class Recurrent(EncoderDecoder):
 
     def __init__(
         self,
-        vocab_size,
-        target_vocab_size=None,
-        model_dim=512,
-        units=None,
-        cell="lstm",
-        num_layers=1,
-        num_decoder_layers=None,
-        bidirectional_layers=0,
-        residual=False,
-        attention=None,
-        num_heads=1,
-        score="additive",
-        dropout=0.1,
-        tied_output=True,
-        dtype=None,
-        name="recurrent",
+        vocab_size: int,
+        target_vocab_size: int | None = None,
+        model_dim: int = 512,
+        units: int | None = None,
+        cell: str = "lstm",
+        num_layers: int = 1,
+        num_decoder_layers: int | None = None,
+        bidirectional_layers: int = 0,
+        residual: bool = False,
+        attention: str | None = None,
+        num_heads: int = 1,
+        score: str = "additive",
+        dropout: float = 0.1,
+        tied_output: bool = True,
+        dtype: str | keras.DTypePolicy | None = None,
+        name: str = "recurrent",
     ):
         arguments = {"vocab_size": vocab_size, "target_vocab_size": target_vocab_size, "model_dim": model_dim}
         arguments |= {"units": units, "cell": cell, "num_layers": num_layers, "num_decoder_layers": num_decoder_layers}
@@ -60,7 +62,7 @@ class Recurrent(EncoderDecoder):
         super().__init__(arguments | {"dtype": dtype, "name": name}, encoder, decoder)
 
 
-def rnn(vocab_size, size=None, **options):
+def rnn(vocab_size: int, size: str | None = None, **options: Any) -> Recurrent:
     """An encoder-decoder whose encoder returns one vector, the bottleneck (https://arxiv.org/abs/1406.1078).
 
     Args:
@@ -76,7 +78,7 @@ def rnn(vocab_size, size=None, **options):
     return Recurrent(vocab_size, **{"name": "rnn"} | sizes("rnn", size) | options)
 
 
-def rnn_attention(vocab_size, size=None, **options):
+def rnn_attention(vocab_size: int, size: str | None = None, **options: Any) -> Recurrent:
     """An encoder-decoder with attention (https://arxiv.org/abs/1409.0473); the arguments are like those of `rnn`.
 
     >>> model = rnn_attention(vocab_size=100, size="tiny", attention="luong", score="bilinear")
@@ -87,7 +89,7 @@ def rnn_attention(vocab_size, size=None, **options):
     return Recurrent(vocab_size, **{"name": "rnn_attention"} | sizes("rnn_attention", size) | options)
 
 
-def gnmt(vocab_size, size=None, **options):
+def gnmt(vocab_size: int, size: str | None = None, **options: Any) -> Recurrent:
     """Google's deep recurrent translator (https://arxiv.org/abs/1609.08144); the arguments are like those of `rnn`.
 
     The first layer of the encoder is bidirectional, the others have residual connections, and all layers of the

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from typing import Any
 
 import keras
 import numpy as np
@@ -34,7 +35,7 @@ class SequenceModel(keras.Model):
         quantization: None, or the config that `quantize` was called with, as JSON values.
     """
 
-    def __init__(self, inputs, outputs, arguments):
+    def __init__(self, inputs: Any, outputs: Any, arguments: dict[str, Any]):
         super().__init__(inputs=inputs, outputs=outputs, name=arguments["name"])
         policy = keras.dtype_policies.get(arguments["dtype"]).name
         self.dtype_policy = policy  # Keras reads it to decide whether to scale the loss; an error if it has no name

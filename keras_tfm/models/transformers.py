@@ -1,9 +1,13 @@
 """Transformers as functional models: an encoder-decoder, a classifier and a language model."""
 
+from typing import Any
+
 import keras
+import numpy as np
 
 from keras_tfm import ops
 from keras_tfm.common.arguments import one_of, positive
+from keras_tfm.decoding.samplers import Greedy
 from keras_tfm.layers import TransformerDecoder, TransformerEncoder, masks
 from keras_tfm.models.encoder_decoder import EncoderDecoder, embedded, embedding, id_input
 from keras_tfm.models.sequence import SequenceModel
@@ -33,17 +37,17 @@ class Transformer(EncoderDecoder):
 
     def __init__(
         self,
-        vocab_size,
-        target_vocab_size=None,
-        model_dim=512,
-        num_decoder_layers=None,
-        tied_output=True,
-        scaled_embeddings=True,
-        output_bias=False,
-        packed=False,
-        dtype=None,
-        name=None,
-        **options,
+        vocab_size: int,
+        target_vocab_size: int | None = None,
+        model_dim: int = 512,
+        num_decoder_layers: int | None = None,
+        tied_output: bool = True,
+        scaled_embeddings: bool = True,
+        output_bias: bool = False,
+        packed: bool = False,
+        dtype: str | keras.DTypePolicy | None = None,
+        name: str | None = None,
+        **options: Any,
     ):
         arguments = {"vocab_size": vocab_size, "target_vocab_size": target_vocab_size, "model_dim": model_dim}
         arguments |= {"num_decoder_layers": num_decoder_layers, "tied_output": tied_output, "packed": packed}
@@ -77,7 +81,15 @@ class DecoderLM(SequenceModel):
         **options: options of `TransformerDecoder`.
     """
 
-    def __init__(self, vocab_size, tied_output=True, model_dim=512, dtype=None, name=None, **options):
+    def __init__(
+        self,
+        vocab_size: int,
+        tied_output: bool = True,
+        model_dim: int = 512,
+        dtype: str | keras.DTypePolicy | None = None,
+        name: str | None = None,
+        **options: Any,
+    ):
         arguments = {"vocab_size": vocab_size, "tied_output": tied_output, "model_dim": model_dim}
         arguments |= {"dtype": dtype, "name": name or "decoder_lm", **options}
         decoder = TransformerDecoder(**options, dtype=dtype, name="decoder")
@@ -86,17 +98,17 @@ class DecoderLM(SequenceModel):
         super().__init__(target, embed(decoder(embed(target)), reverse=True), arguments)
         self.target_embedding, self.decoder = embed, decoder
 
-    def encode(self, ids, padded=True):
+    def encode(self, ids: Any, padded: bool = True) -> Any:
         """Features of ids (batch, length): (batch, length, model_dim). With `padded=False`, no id may be 0."""
         return self.decoder(embedded(self.target_embedding, ids, padded))
 
-    def start(self, sources, max_length, padded=True):
+    def start(self, sources: Any, max_length: int, padded: bool = True) -> Any:
         """The cache for decoding up to `max_length` tokens; only the number of rows of `sources` matters."""
         return self.decoder.init_cache(ops.shape(sources)[0], max_length, masked=False)
 
     step = EncoderDecoder.step
 
-    def generate(self, ids, max_length=64, sampler=None):
+    def generate(self, ids: Any, max_length: int = 64, sampler: Greedy | None = None) -> np.ndarray:
         """Continues prompts; see `EncoderDecoder.generate`.
 
         Args:
@@ -134,7 +146,16 @@ class EncoderClassifier(SequenceModel):
         **options: options of `TransformerEncoder`.
     """
 
-    def __init__(self, vocab_size, num_classes, pooling="mean", model_dim=512, dtype=None, name=None, **options):
+    def __init__(
+        self,
+        vocab_size: int,
+        num_classes: int,
+        pooling: str = "mean",
+        model_dim: int = 512,
+        dtype: str | keras.DTypePolicy | None = None,
+        name: str | None = None,
+        **options: Any,
+    ):
         one_of("pooling", pooling, POOLINGS)
         arguments = {"vocab_size": vocab_size, "num_classes": num_classes, "pooling": pooling, "model_dim": model_dim}
         arguments |= {"dtype": dtype, "name": name or "encoder_classifier", **options}
@@ -146,7 +167,7 @@ class EncoderClassifier(SequenceModel):
         super().__init__(source, classes(text), arguments)
         self.source_embedding, self.encoder, self.classes = embed, encoder, classes
 
-    def encode(self, ids, padded=True):
+    def encode(self, ids: Any, padded: bool = True) -> Any:
         """Features of texts (batch, model_dim), for ids (batch, length). With `padded=False`, no id may be 0."""
         return pooled(self.arguments["pooling"], self.encoder(embedded(self.source_embedding, ids, padded)), ids)
 
@@ -161,7 +182,7 @@ def pooled(pooling, x, ids):
     return ops.where(ops.any(mask, axis=1, keepdims=True), features, 0)
 
 
-def transformer(vocab_size, size=None, **options):
+def transformer(vocab_size: int, size: str | None = None, **options: Any) -> Transformer:
     """A `Transformer`, by default with the sizes of the paper's base model.
 
     Args:
@@ -177,7 +198,7 @@ def transformer(vocab_size, size=None, **options):
     return Transformer(vocab_size, **sizes("transformer", size) | options)
 
 
-def encoder_classifier(vocab_size, num_classes, size=None, **options):
+def encoder_classifier(vocab_size: int, num_classes: int, size: str | None = None, **options: Any) -> EncoderClassifier:
     """An `EncoderClassifier`; the arguments are like those of `transformer`.
 
     >>> model = encoder_classifier(vocab_size=100, num_classes=3, size="tiny")
@@ -187,7 +208,7 @@ def encoder_classifier(vocab_size, num_classes, size=None, **options):
     return EncoderClassifier(vocab_size, num_classes, **_without_decoder(size) | options)
 
 
-def decoder_lm(vocab_size, size=None, **options):
+def decoder_lm(vocab_size: int, size: str | None = None, **options: Any) -> DecoderLM:
     """A `DecoderLM`; the arguments are like those of `transformer`.
 
     >>> model = decoder_lm(vocab_size=100, size="tiny")

@@ -32,7 +32,7 @@ class BatchShard(NamedTuple):
     parts: int  # the rows of the whole batch are a multiple of this
 
 
-def join_processes():
+def join_processes() -> int:
     """Joins the other processes of the job, if its environment says that there are any; returns how many there are.
 
     Call it before anything else that uses Keras. The variables are those of `keras.distribution.initialize`, or those
@@ -56,7 +56,7 @@ def join_processes():
     return jax.process_count()
 
 
-def distributed(devices="all", model_parallel=1):
+def distributed(devices: int | str = "all", model_parallel: int = 1) -> contextlib.AbstractContextManager:
     """A context in which models are made, compiled and trained on several devices.
 
     Args:

@@ -10,16 +10,23 @@ import asyncio
 import contextlib
 import dataclasses
 import multiprocessing
+import os
 import pathlib
 import signal
 import socket
+from typing import Any
 
 from keras_tfm.common import extras
 from keras_tfm.common.arguments import UserError, check, positive
 
+__all__ = ["Settings", "serve"]
 PACKAGES = "h11", "prometheus_client"
 # File descriptors that are not for connections: of the server, of each worker, and as many while all are replaced.
 OWN_FILES, WORKER_FILES = 64, 2 * 16
+
+
+def __dir__():
+    return __all__
 
 
 def _setting(default, text):
@@ -65,7 +72,7 @@ class Settings:
         check("max_queue", self.max_queue, self.max_queue >= self.max_texts, rule)
 
 
-def serve(folder, settings=None, **options):
+def serve(folder: str | os.PathLike, settings: Settings | None = None, **options: Any) -> None:
     """Serves a translator until SIGTERM or SIGINT comes; SIGHUP loads the model again.
 
     Call it in the main thread, and in a program under `if __name__ == "__main__":`, since each worker is a process that

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from keras_tfm.serving.answers import Refused, shortened
 from keras_tfm.serving.parsing import BadBody, Parser
-from keras_tfm.text import LINE_END, SENTENCE_END
+from keras_tfm.text.base import LINE_END, SENTENCE_END
 
 INPUT = "texts"
 KEYS = {"instances": "predictions", "inputs": "outputs"}  # of a request → of its answer

@@ -1,7 +1,12 @@
 """What all tokenizers share. Every tokenizer uses ids 0 to 3 for padding, start, end and unknown."""
 
+from __future__ import annotations
+
+import pathlib
 import re
 import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any, Self, TypeVar
 
 from keras_tfm.common.arguments import UserError, rate
 
@@ -11,10 +16,12 @@ SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])\s*")
 LINE_END = re.compile(r"\r?\n")
 
 
-TOKENIZERS = {}  # classes by name, which is what a saved tokenizer names; `register_tokenizer` adds to it
+T = TypeVar("T", bound=type)
+# Classes by name, which is what a saved tokenizer names; `register_tokenizer` adds to it.
+TOKENIZERS: dict[str, Any] = {}
 
 
-def register_tokenizer(cls):
+def register_tokenizer(cls: T) -> T:
     """Decorates a `Tokenizer` class, so that `save_tokenizer` and `load_tokenizer` know it by its name.
 
     >>> @register_tokenizer
@@ -31,20 +38,17 @@ def register_tokenizer(cls):
 
 
 class Tokenizer:
-    """What all tokenizers share. They also have:
-
-    vocab_size: the number of tokens.
-    pieces(text): the tokens of a string as text.
-    in_graph(): an object that tokenizes inside a TensorFlow graph, with the methods `tokenize` and `detokenize`.
-    save(folder), load(folder): write and read the files of the tokenizer; see `save_tokenizer` and `load_tokenizer`.
+    """What all tokenizers share.
 
     Attributes:
+        vocab_size: the number of tokens.
         files: names of the files that `save` may write.
     """
 
-    files = ()
+    files: tuple[str, ...] = ()
+    vocab_size: int
 
-    def encode(self, texts, sampling=0.0, seed=0):
+    def encode(self, texts: Iterable[str], sampling: float = 0.0, seed: int = 0) -> list[list[int]]:
         """Converts strings to lists of ids.
 
         Args:
@@ -56,7 +60,7 @@ class Tokenizer:
         texts = list(clean(texts))
         return self._sample(texts, sampling, seed) if rate("sampling", sampling) else self._encode(texts)
 
-    def decode(self, ids):
+    def decode(self, ids: Iterable[Iterable[int]]) -> list[str]:
         """Converts lists of ids to strings: each up to its first end token, without special tokens."""
         texts = []
         for row in ids:
@@ -65,7 +69,7 @@ class Tokenizer:
             texts.append(self._decode([i for i in row if i == UNKNOWN or i >= len(SPECIALS)]))
         return texts
 
-    def tokenize(self, inputs):
+    def tokenize(self, inputs: str | Iterable[str]) -> Any:
         """A string → a list of ids, or a list of strings → a list of lists; the name that KerasHub has for `encode`.
 
         >>> from keras_tfm.text import ByteTokenizer
@@ -74,14 +78,37 @@ class Tokenizer:
         """
         return self.encode([inputs])[0] if isinstance(inputs, str) else self.encode(inputs)
 
-    def detokenize(self, inputs):
+    def detokenize(self, inputs: Iterable) -> Any:
         """A list of ids → a string, or a list of lists → a list of strings; KerasHub's name for `decode`."""
         inputs = list(inputs)
         return self.decode(inputs) if inputs and hasattr(inputs[0], "__len__") else self.decode([inputs])[0]
 
-    def names(self):
+    def names(self) -> list[str]:
         """Names of the tokens with ids 4, 5, …: pieces, or ids of tokenizers without pieces."""
         return list(map(str, range(len(SPECIALS), self.vocab_size)))
+
+    def pieces(self, text: str) -> list[str]:
+        """The tokens of a string as text."""
+        raise NotImplementedError
+
+    def in_graph(self) -> Any:
+        """An object that tokenizes inside a TensorFlow graph, with the methods `tokenize` and `detokenize`."""
+        raise NotImplementedError
+
+    def save(self, folder: pathlib.Path) -> None:
+        """Writes the files of the tokenizer; see `save_tokenizer`."""
+        raise NotImplementedError
+
+    @classmethod
+    def load(cls, folder: pathlib.Path) -> Self:
+        """Reads what `save` wrote; see `load_tokenizer`."""
+        raise NotImplementedError
+
+    def _encode(self, texts: list[str]) -> list[list[int]]:
+        raise NotImplementedError
+
+    def _decode(self, ids: list[int]) -> str:
+        raise NotImplementedError
 
     def _sample(self, texts, sampling, seed):
         name = type(self).__name__
@@ -89,17 +116,25 @@ class Tokenizer:
         raise UserError(f"{rule}. Received: {sampling=} for a {name}")
 
 
-def longest_translation(length):
+def longest_translation(length: int) -> int:
     """Returns the maximum length of a translation for a source of this length; both count the end token."""
     return 2 * length + 16
 
 
-def truncated(ids, length, text, stacklevel):
+def truncated(ids: Sequence[int], length: int, text: str, stacklevel: int) -> Sequence[int]:
     """Returns the first `length` of the ids of a text. Warns if there are more, with the `stacklevel` of `warnings`."""
     if len(ids) > length:
         message = f"{len(ids) - length} of {len(ids)} tokens were cut off: {text[:40]!r} …"
         warnings.warn(message, stacklevel=stacklevel)
     return ids[:length]
+
+
+def encode_truncated(tokenizer: Tokenizer, texts: Sequence[str], length: int, stacklevel: int) -> list[list[int]]:
+    """The first `length` ids of each text. Truncation is reported, with the `stacklevel` of `warnings`."""
+    rows = tokenizer.encode(texts)
+    for number, ids in enumerate(rows):
+        rows[number] = list(truncated(ids, length, texts[number], stacklevel + 1))
+    return rows
 
 
 def clean(texts):

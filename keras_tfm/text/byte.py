@@ -1,5 +1,8 @@
 """UTF-8 bytes as tokens."""
 
+import pathlib
+from typing import Any, Self
+
 from keras_tfm.text.base import SPECIALS, UNKNOWN, Tokenizer, clean, register_tokenizer
 
 
@@ -19,17 +22,17 @@ class ByteTokenizer(Tokenizer):
     def _decode(self, ids):  # invalid UTF-8 becomes U+FFFD
         return bytes(i - len(SPECIALS) for i in ids if i != UNKNOWN).decode("utf-8", "replace")
 
-    def pieces(self, text):
+    def pieces(self, text: str) -> list[str]:
         return [chr(byte) if 32 < byte < 127 else f"<{byte:02X}>" for byte in next(clean([text])).encode()]
 
-    def in_graph(self):
+    def in_graph(self) -> Any:
         return _BytesInGraph()
 
-    def save(self, folder):
+    def save(self, folder: pathlib.Path) -> None:
         pass  # there is nothing to write
 
     @classmethod
-    def load(cls, folder):
+    def load(cls, folder: pathlib.Path) -> Self:
         return cls()
 
 

@@ -1,6 +1,8 @@
 """Tokenizers of keras-hub."""
 
 import json
+import pathlib
+from typing import Any, Self
 
 from keras_tfm.common import files
 from keras_tfm.common.arguments import UserError
@@ -19,7 +21,7 @@ class KerasHubTokenizer(Tokenizer):
     # the vocabularies are written by keras-hub
     files = ("keras_hub.json", "merges.txt", "vocabulary.txt", "vocabulary.json", "vocabulary.spm")
 
-    def __init__(self, tokenizer):
+    def __init__(self, tokenizer: Any):
         if "int" not in tokenizer.compute_dtype or tokenizer.sequence_length:
             received = f"dtype={tokenizer.compute_dtype!r}, sequence_length={tokenizer.sequence_length}"
             raise UserError(f"`tokenizer` must return integers without padding. Received: a tokenizer with {received}")
@@ -37,13 +39,13 @@ class KerasHubTokenizer(Tokenizer):
         text = text.numpy() if hasattr(text, "numpy") else text
         return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
 
-    def pieces(self, text):
+    def pieces(self, text: str) -> list[str]:
         return [self.tokenizer.id_to_token(i - len(SPECIALS)) for i in self.encode([text])[0]]
 
-    def in_graph(self):
+    def in_graph(self) -> Any:
         return _KerasHubInGraph(self.tokenizer)
 
-    def save(self, folder):
+    def save(self, folder: pathlib.Path) -> None:
         name, config = type(self.tokenizer).__name__, self.tokenizer.get_config()
         if _keras_hub_classes().get(name) is not type(self.tokenizer):
             raise UserError(f"`tokenizer` must be of a class of keras_hub.tokenizers. Received: {self.tokenizer}")
@@ -51,7 +53,7 @@ class KerasHubTokenizer(Tokenizer):
         self.tokenizer.save_assets(str(folder))
 
     @classmethod
-    def load(cls, folder):
+    def load(cls, folder: pathlib.Path) -> Self:
         # not by Keras' own deserialization, which would import any module that the file names
         path, assets = folder / "keras_hub.json", {"vocabulary", "merges", "proto"}  # which could name other files
         content = files.read_json(path, required=("class_name", "config"))

@@ -1,6 +1,9 @@
 """The tokenizer of Marian's models."""
 
+import pathlib
 import re
+from collections.abc import Iterable
+from typing import Any, Self
 
 from keras_tfm.common import extras, files
 from keras_tfm.text.base import SPECIALS, UNKNOWN, Tokenizer, clean, register_tokenizer
@@ -25,7 +28,7 @@ class MarianTokenizer(Tokenizer):
     CODE = "^>>.*?<<"
     files = ("sentencepiece.model", "vocabulary.json")
 
-    def __init__(self, model, vocabulary):
+    def __init__(self, model: bytes, vocabulary: Iterable[str]):
         self.model, self.vocabulary = model, list(vocabulary)
         self.processor = extras.load("sentencepiece").SentencePieceProcessor(model_proto=model)
         self.vocab_size = len(SPECIALS) + len(self.vocabulary)
@@ -44,21 +47,21 @@ class MarianTokenizer(Tokenizer):
         codes = re.findall(self.CODE, text, re.DOTALL)  # at most one
         return codes + self.processor.encode(text.removeprefix("".join(codes)), out_type=str)
 
-    def pieces(self, text):
+    def pieces(self, text: str) -> list[str]:
         return self._pieces(*clean([text]))
 
-    def names(self):
+    def names(self) -> list[str]:
         return self.vocabulary
 
-    def in_graph(self):
+    def in_graph(self) -> Any:
         return _marian_in_graph(self)
 
-    def save(self, folder):
+    def save(self, folder: pathlib.Path) -> None:
         (folder / "sentencepiece.model").write_bytes(self.model)
         files.write_json(folder / "vocabulary.json", {"pieces": self.vocabulary})
 
     @classmethod
-    def load(cls, folder):
+    def load(cls, folder: pathlib.Path) -> Self:
         vocabulary = files.read_json(folder / "vocabulary.json", required=("pieces",))["pieces"]
         with files.reading(folder / "sentencepiece.model"):
             return cls(files.read_bytes(folder / "sentencepiece.model"), vocabulary)

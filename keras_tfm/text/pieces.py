@@ -1,9 +1,10 @@
 """Texts as pieces that a model can translate: lines, and the sentences of lines that are too long."""
 
-from keras_tfm.text.base import LINE_END, SENTENCE_END, truncated
+from keras_tfm.common.arguments import check, strings
+from keras_tfm.text.base import LINE_END, SENTENCE_END, Tokenizer, truncated
 
 
-def split(tokenizer, string, max_length, stacklevel):
+def split(tokenizer: Tokenizer, string: str, max_length: int, stacklevel: int) -> list[tuple[list[int], str]]:
     """Splits a text into pieces of less than `max_length` tokens: [(ids, separator behind them), …].
 
     A line that is too long is split into sentences, and a sentence that is still too long is truncated, with a warning
@@ -17,7 +18,9 @@ def split(tokenizer, string, max_length, stacklevel):
             continue
         sentences, spaces = zip(*_divided(SENTENCE_END, line), strict=True)
         for ids, sentence, space in zip(tokenizer.encode(sentences), sentences, spaces, strict=True):
-            pieces.append((truncated(ids, max_length - 1, sentence, stacklevel + 1), space))  # minus the end token
+            pieces.append(
+                (list(truncated(ids, max_length - 1, sentence, stacklevel + 1)), space)
+            )  # minus the end token
         pieces.append(([], newline))
     return pieces
 
@@ -29,7 +32,23 @@ def _divided(pattern, string):
     return [(string[start:end], string[end:stop]) for start, (end, stop) in zip(starts, ends, strict=False)]
 
 
-def join(pieces):
+def prefixes(tokenizer: Tokenizer, prefix, counts: list[int], max_length: int) -> list[list[int]] | None:
+    """The ids that the translation of each piece begins with, for texts of so many pieces: those of the first piece.
+
+    Args:
+        prefix: a string, or one for each text; None for no prefix.
+    """
+    if prefix is None:
+        return None
+    given = [prefix] * len(counts) if isinstance(prefix, str) else strings(prefix, "prefix")
+    check("prefix", len(given), len(given) == len(counts), f"a string, or one for each of {len(counts)} texts")
+    encoded = tokenizer.encode(given)
+    longest = max(map(len, encoded), default=0)
+    check("prefix", longest, longest < max_length, f"of less than max_length={max_length} tokens")
+    return [ids if place == 0 else [] for ids, count in zip(encoded, counts, strict=True) for place in range(count)]
+
+
+def join(pieces: list[tuple[list[tuple[str, float]], str]]) -> list[tuple[str, float]]:
     """Combines the hypotheses of pieces, [(hypotheses, separator), …], to as many as the piece with the most has.
 
     >>> join([([("a", -1.0), ("b", -3.0)], " "), ([("c", -1.0)], "")])

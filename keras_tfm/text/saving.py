@@ -1,17 +1,19 @@
 """Tokenizers on disk."""
 
 import hashlib
+import os
 import pathlib
 import tempfile
 
 from keras_tfm.common import files
 from keras_tfm.common.arguments import UserError, one_of
-from keras_tfm.text.base import TOKENIZERS
+from keras_tfm.text import byte, hub, marian, subwords  # noqa: F401, which register their classes
+from keras_tfm.text.base import TOKENIZERS, Tokenizer
 
 MANIFEST = "tokenizer.json"
 
 
-def save_tokenizer(tokenizer, folder):
+def save_tokenizer(tokenizer: Tokenizer, folder: str | os.PathLike) -> None:
     """Writes a tokenizer into a folder of its own, completely or not at all. An earlier tokenizer is replaced.
 
     >>> import tempfile
@@ -28,7 +30,7 @@ def save_tokenizer(tokenizer, folder):
         files.write_manifest(new, MANIFEST, **{"class": name})
 
 
-def load_tokenizer(folder):
+def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
     """Reads a tokenizer that `save_tokenizer` wrote."""
     folder = pathlib.Path(folder)
     if not is_tokenizer(folder):
@@ -39,13 +41,13 @@ def load_tokenizer(folder):
     return tokenizer.load(folder)
 
 
-def is_tokenizer(folder):
+def is_tokenizer(folder: str | os.PathLike) -> bool:
     """Whether a folder contains a tokenizer that `save_tokenizer` wrote."""
     files.recover_replace(folder)
     return (pathlib.Path(folder) / MANIFEST).exists()
 
 
-def fingerprint(tokenizer):
+def fingerprint(tokenizer: Tokenizer) -> str:
     """Returns a hash of the tokenizer's class and files, by which tokenizers are told apart."""
     digest = hashlib.sha256(type(tokenizer).__name__.encode())
     with tempfile.TemporaryDirectory() as folder:

@@ -3,8 +3,9 @@
 import concurrent.futures
 import functools
 import io
-from collections.abc import Callable
-from typing import NamedTuple
+import pathlib
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Self
 
 from keras_tfm.common import extras, files
 from keras_tfm.common.arguments import UserError, one_of, positive
@@ -54,7 +55,7 @@ KINDS = {
 }
 
 
-def train_tokenizer(texts, kind="bpe", vocab_size=8000, **options):
+def train_tokenizer(texts: Iterable[str], kind: str = "bpe", vocab_size: int = 8000, **options: Any) -> Tokenizer:
     """Trains a tokenizer of a kind on text.
 
     Args:
@@ -87,7 +88,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     files = ("sentencepiece.model",)
 
-    def __init__(self, model):
+    def __init__(self, model: bytes):
         self.model = model
         self.processor = extras.load("sentencepiece").SentencePieceProcessor(model_proto=model)
         specials = tuple(getattr(self.processor, name)() for name in ("pad_id", "bos_id", "eos_id", "unk_id"))
@@ -95,7 +96,12 @@ class SentencePieceTokenizer(Tokenizer):
             rule = "`model` must use ids 0 to 3 for padding, start, end and unknown."
             raise UserError(f"{rule} Received: a model that uses {specials}")
         self.vocab_size = self.processor.vocab_size()
-        self._encode, self._decode = self.processor.encode, self.processor.decode
+
+    def _encode(self, texts):
+        return self.processor.encode(texts)
+
+    def _decode(self, ids):
+        return self.processor.decode(ids)
 
     def _sample(self, texts, sampling, seed):
         # SentencePiece seeds one generator per thread, when it first samples: only a new thread takes a new seed.
@@ -107,20 +113,20 @@ class SentencePieceTokenizer(Tokenizer):
             except RuntimeError:  # characters and words
                 return super()._sample(texts, sampling, seed)
 
-    def pieces(self, text):
+    def pieces(self, text: str) -> list[str]:
         return self.processor.encode(*clean([text]), out_type=str)
 
-    def names(self):
+    def names(self) -> list[str]:
         return [self.processor.id_to_piece(number) for number in range(len(SPECIALS), self.vocab_size)]
 
-    def in_graph(self):
+    def in_graph(self) -> Any:
         """Set seeds before calling this: `keras.utils.set_random_seed` makes TensorFlow forget existing tokenizers."""
         return extras.load("tensorflow_text").SentencepieceTokenizer(self.model)
 
-    def save(self, folder):
+    def save(self, folder: pathlib.Path) -> None:
         (folder / "sentencepiece.model").write_bytes(self.model)
 
     @classmethod
-    def load(cls, folder):
+    def load(cls, folder: pathlib.Path) -> Self:
         with files.reading(folder / "sentencepiece.model"):
             return cls(files.read_bytes(folder / "sentencepiece.model"))

@@ -1,15 +1,5 @@
 """From pairs of texts to a trained model: options, loss and metrics, the folder of a run, and `train`."""
 
-from keras_tfm.common import lazy
+from keras_tfm.common.lazy import attach as _attach
 
-__getattr__, __dir__, __all__ = lazy.attach(
-    __name__,
-    {
-        "callbacks": ("TensorBoardScalars", "TimeEstimate", "TokensPerSecond"),
-        "evaluation": ("TranslationScores", "evaluate", "perplexity", "scores"),
-        "losses": ("SCHEDULES", "InverseSquareRoot", "Perplexity", "SmoothedCrossentropy", "TokenAccuracy"),
-        "options": ("RECIPES", "Recipe", "resolve"),
-        "runs": ("Interrupted", "TrainingRun"),
-        "trainer": ("train",),
-    },
-)
+__getattr__, __dir__, __all__ = _attach(__name__, __file__)

@@ -1,6 +1,7 @@
 """Callbacks that report how training is going."""
 
 import itertools
+import os
 import pathlib
 import sys
 import time
@@ -21,7 +22,7 @@ class TokensPerSecond(keras.callbacks.Callback):
 
     async_safe = True  # Keras may call `on_train_batch_end` in another thread, while the next steps run
 
-    def __init__(self, tokens_per_step):
+    def __init__(self, tokens_per_step: float):
         super().__init__()
         self.tokens_per_step = tokens_per_step
 
@@ -46,7 +47,7 @@ class TensorBoardScalars(keras.callbacks.Callback):
         folder: where to write event files; `tensorboard --logdir folder` shows them.
     """
 
-    def __init__(self, folder):
+    def __init__(self, folder: str | os.PathLike):
         super().__init__()
         self.folder, self.module = pathlib.Path(folder), extras.load("tensorboard.summary.writer.event_file_writer")
 

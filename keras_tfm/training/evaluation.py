@@ -1,13 +1,21 @@
 """Scores of translations, and speed of translators."""
 
+from __future__ import annotations
+
 import operator
 import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 
 from keras_tfm.common import extras
 from keras_tfm.common.arguments import UserError, one_of
+
+if TYPE_CHECKING:
+    from keras_tfm.export.runners import Runner
+    from keras_tfm.translator import Translator
 
 # Units of the numbers that `evaluate` returns.
 UNITS = {
@@ -21,7 +29,7 @@ UNITS = {
 }
 
 
-def scores(hypotheses, references, tokenize="13a"):
+def scores(hypotheses: Iterable[str], references: Iterable[str], tokenize: str = "13a") -> dict[str, Any]:
     """BLEU and chrF by sacreBLEU, and percentages of translations that equal their reference or are blank.
 
     Args:
@@ -54,7 +62,13 @@ def _metrics(hypotheses, references, tokenize):
     return {"bleu": sacrebleu.BLEU(tokenize=tokenize, force=tokenize == "none"), "chrf": sacrebleu.CHRF()}
 
 
-def evaluate(translator, sources, references, tokenize="13a", verbose=0):
+def evaluate(
+    translator: Translator | Runner,
+    sources: Iterable[str],
+    references: Iterable[str],
+    tokenize: str = "13a",
+    verbose: int = 0,
+) -> dict[str, Any]:
     """Returns the `scores` of a translator and its speed, which includes compilation; see `UNITS`.
 
     For a `Translator`, also returns the perplexity of the references and tokens per second, which the runners of
@@ -72,7 +86,7 @@ def evaluate(translator, sources, references, tokenize="13a", verbose=0):
     return result
 
 
-def perplexity(translator, sources, references, verbose=0):
+def perplexity(translator: Translator, sources: Iterable[str], references: Iterable[str], verbose: int = 0) -> float:
     """Perplexity per token of the references, counting end tokens; see `Translator.score`."""
     lengths = map(len, translator.target_tokenizer.encode(references))
     count = sum(min(length + 1, translator.max_length) for length in lengths)
@@ -90,7 +104,9 @@ class TranslationScores(keras.callbacks.Callback):
         tokenize: as for `scores`.
     """
 
-    def __init__(self, translator, sources, references, tokenize="13a"):
+    def __init__(
+        self, translator: Translator, sources: Iterable[str], references: Iterable[str], tokenize: str = "13a"
+    ):
         super().__init__()
         self.translator, self.sources, self.references = translator, list(sources), list(references)
         self.tokenize = tokenize

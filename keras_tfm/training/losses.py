@@ -1,5 +1,7 @@
 """Schedule, loss and metrics for training a Transformer with `compile` and `fit`."""
 
+from typing import Any
+
 import keras
 import numpy as np  # noqa: F401, for the examples
 
@@ -21,7 +23,7 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
     [0.001, 0.05, 0.1, 0.05]
     """
 
-    def __init__(self, peak, warmup_steps=4000):
+    def __init__(self, peak: float, warmup_steps: int = 4000):
         self.peak, self.warmup_steps = check("peak", peak, peak > 0, "positive"), positive("warmup_steps", warmup_steps)
 
     def __call__(self, step):
@@ -89,7 +91,13 @@ class SmoothedCrossentropy(keras.losses.Loss):
     2.079 = log 8
     """
 
-    def __init__(self, smoothing=0.1, r_drop=0.0, name="smoothed_crossentropy", reduction="mean_with_sample_weight"):
+    def __init__(
+        self,
+        smoothing: float = 0.1,
+        r_drop: float = 0.0,
+        name: str = "smoothed_crossentropy",
+        reduction: str = "mean_with_sample_weight",
+    ):
         rule = '"mean_with_sample_weight", since the loss is a mean over tokens, not over rows'
         check("reduction", reduction, reduction == "mean_with_sample_weight", rule)
         super().__init__(name=name, reduction=reduction)
@@ -131,7 +139,7 @@ class TokenAccuracy(keras.metrics.Mean):
     0.5
     """
 
-    def __init__(self, name="accuracy", **kwargs):
+    def __init__(self, name: str = "accuracy", **kwargs: Any):
         super().__init__(name=name, **kwargs)
 
     def update_state(self, y_true, y_pred, sample_weight=None):
@@ -149,7 +157,7 @@ class Perplexity(keras.metrics.Mean):
     8.0
     """
 
-    def __init__(self, name="perplexity", **kwargs):
+    def __init__(self, name: str = "perplexity", **kwargs: Any):
         super().__init__(name=name, **kwargs)
 
     def update_state(self, y_true, y_pred, sample_weight=None):

@@ -233,7 +233,7 @@ class Recipe(TrainingOptions, ModelOptions, DataOptions):  # whose fields come i
         check("sampling", self.sampling, not self.sampling or KINDS[self.tokenizer].samples, rule)
 
     @property
-    def model_options(self):
+    def model_options(self) -> dict[str, typing.Any]:
         """Arguments of the function that builds the model, without those left to the size or to the model."""
         options = MODELS[self.model].options
         return {name: value for name, value in self._given_model_options().items() if name in options}
@@ -292,7 +292,7 @@ def differences(recipe):
     return [f"{name}={value}" for name, value in dataclasses.asdict(recipe).items() if value != defaults[name]]
 
 
-def resolve(recipe, **changes):
+def resolve(recipe: str | Recipe, **changes: typing.Any) -> Recipe:
     """A word of `RECIPES`, or a `Recipe`, with some options changed.
 
     A recipe for a Transformer becomes one for an older kind of model by leaving out the options that this kind does not

@@ -5,10 +5,13 @@ import contextlib
 import csv
 import json
 import math
+import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -16,6 +19,7 @@ import numpy as np
 from keras_tfm import artifacts, ops
 from keras_tfm.common import files
 from keras_tfm.common.arguments import NotFinite, UserError, check, positive
+from keras_tfm.data.batches import BucketedBatches, PackedBatches
 from keras_tfm.models.loading import START_OVER, by_path, check_same, checkpoints, read_state, weights_only
 from keras_tfm.runtimes import devices, machine
 
@@ -23,7 +27,7 @@ from keras_tfm.runtimes import devices, machine
 class Interrupted(KeyboardInterrupt):
     """Training was interrupted by a signal, after its state was saved."""
 
-    def __init__(self, number, step):
+    def __init__(self, number: int, step: int):
         super().__init__(f"{signal.Signals(number).name} after step {step:,}")
         self.signal = number
 
@@ -43,7 +47,13 @@ class TrainingRun(keras.callbacks.Callback):
 
     async_safe = True  # see `on_train_batch_end`
 
-    def __init__(self, folder, keep=10, stopping=None, minutes=3.0):
+    def __init__(
+        self,
+        folder: str | os.PathLike,
+        keep: int = 10,
+        stopping: keras.callbacks.EarlyStopping | None = None,
+        minutes: float = 3.0,
+    ):
         super().__init__()
         self.files = artifacts.Run(folder)
         self.folder, self.keep, self.stopping = self.files.folder, positive("keep", keep), stopping
@@ -52,7 +62,15 @@ class TrainingRun(keras.callbacks.Callback):
         self.history, self.metrics, self.patience, self.waited, self.signal = [], {}, None, None, None
         self.random_state, self.diverged, self.written = None, [], None
 
-    def fit(self, model, batches, epochs, steps_per_epoch=None, callbacks=(), **options):
+    def fit(
+        self,
+        model: keras.Model,
+        batches: BucketedBatches | PackedBatches,
+        epochs: int,
+        steps_per_epoch: int | None = None,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+        **options: Any,
+    ) -> None:
         """Trains like `model.fit`, starting where the last run in this folder stopped.
 
         Args:
@@ -85,7 +103,7 @@ class TrainingRun(keras.callbacks.Callback):
             if devices.is_main_process():
                 self.write_metrics()
 
-    def restore(self, model):
+    def restore(self, model: keras.Model) -> int:
         """Loads the saved state into the model and its optimizer. Returns the step at which training resumes."""
         path = self.files.state
         model.optimizer.build(model.trainable_variables)  # if `fit` did it, TensorFlow would trace the step twice

@@ -4,9 +4,11 @@ import contextlib
 import dataclasses
 import itertools
 import math
+import os
 import pathlib
 import types
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import keras
 
@@ -14,6 +16,7 @@ from keras_tfm import artifacts, data, plots, text
 from keras_tfm.common import files
 from keras_tfm.common.arguments import UserError, check
 from keras_tfm.common.progress import redraws
+from keras_tfm.data import corpus
 from keras_tfm.data.batches import BucketedBatches, PackedBatches
 from keras_tfm.models import loading
 from keras_tfm.models.builders import BUILDERS
@@ -49,18 +52,18 @@ CPU_HINT = (
 
 
 def train(
-    pairs,
-    folder,
-    recipe="default",
-    valid=None,
-    say=print,
+    pairs: Iterable[tuple[str, str]],
+    folder: str | os.PathLike,
+    recipe: str | Recipe = "default",
+    valid: Iterable[tuple[str, str]] | None = None,
+    say: Callable[[str], object] = print,
     *,
-    model=None,
-    tokenizer=None,
-    optimizer=None,
-    callbacks=(),
-    **changes,
-):
+    model: str | EncoderDecoder | None = None,
+    tokenizer: str | text.Tokenizer | Sequence[text.Tokenizer] | None = None,
+    optimizer: keras.optimizers.Optimizer | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    **changes: Any,
+) -> Translator:
     """Trains a translator in a folder, or resumes the run that was interrupted there.
 
     Args:
@@ -127,7 +130,7 @@ class _Prepared(NamedTuple):
 
 def _prepare(paths, pairs, valid, recipe, objects):
     """Reads or makes tokenizers and token files."""
-    texts = data.fingerprint(pairs)
+    texts = corpus.fingerprint(pairs)
     recipe = dataclasses.replace(recipe, **earlier_choices(paths, recipe, texts, objects))
     start = _translator_of(recipe.start_from)
     if start is None and "model" not in objects and not paths.exists():
@@ -259,7 +262,7 @@ def make_tokenizers(run, pairs, texts, recipe):
     size = recipe.vocab_size or _below(VOCAB_SIZES, sum(1 for _ in pairs))
     folders = run.tokenizers(recipe.separate)
     wanted = {"kind": recipe.tokenizer, "vocab_size": size, "texts": texts, "names": [path.name for path in folders]}
-    there = run.tokenizer_options.exists() and all(map(text.is_tokenizer, folders))
+    there = run.tokenizer_options.exists() and all(map(text.saving.is_tokenizer, folders))
     if not there or files.read_json(run.tokenizer_options) != wanted:
         for side, folder in enumerate(folders):
             sentences = (line for pair in pairs for line in (pair[side : side + 1] if recipe.separate else pair))
@@ -370,7 +373,10 @@ def reporting(run, translator, batches, valid, recipe, say):
 def write_config(run, recipe, resolved, texts, model, tokenizers, objects):
     """Writes config.json: the options as given, what was chosen for them, and what the model is made from."""
     config = {"options": dataclasses.asdict(recipe), "texts": texts, "model": loading.model_config(model)}
-    config |= {"tokenizers": [text.fingerprint(tokenizer) for tokenizer in tokenizers], "objects": sorted(objects)}
+    config |= {
+        "tokenizers": [text.saving.fingerprint(tokenizer) for tokenizer in tokenizers],
+        "objects": sorted(objects),
+    }
     config |= {name: getattr(resolved, name) for name in ("average", *CHOSEN)}
     files.write_json(run.config, config)
 

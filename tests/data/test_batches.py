@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 from conftest import BYTES, encode, once, random_texts, texts_of
 
-from keras_tfm.data import BucketedBatches, PackedBatches, ParallelFiles, TokenPairs, choose_shapes
+from keras_tfm.data import BucketedBatches, PackedBatches, ParallelFiles, TokenPairs
 from keras_tfm.data import batches as module
+from keras_tfm.data.batches import choose_shapes
 from keras_tfm.runtimes import devices
 from keras_tfm.text import END, START, train_tokenizer
 

@@ -7,7 +7,7 @@ from conftest import BYTES, encode, once, random_texts, texts_of
 
 from keras_tfm import artifacts, data
 from keras_tfm.common.files import DamagedFile, checksum, read_json, write_json
-from keras_tfm.data import ParallelFiles, TokenPairs, encode_pairs, token_files
+from keras_tfm.data import ParallelFiles, TokenPairs, corpus, encode_pairs, token_files
 from keras_tfm.text import ByteTokenizer, save_tokenizer, train_tokenizer
 
 pytestmark = once
@@ -194,10 +194,10 @@ def test_the_same_texts_have_one_fingerprint_wherever_they_come_from(files, tmp_
     texts = [("one", "eins"), ("two two", "zwei zwei")]
     tsv = write(tmp_path / "pairs.tsv.gz", "one\teins\r\ntwo two\tzwei zwei")
     same = [ParallelFiles(*files), ParallelFiles(tsv), texts, tuple(map(list, texts)), dict(texts).items()]
-    assert len({*map(data.fingerprint, same)}) == 1
+    assert len({*map(corpus.fingerprint, same)}) == 1
     others = [texts[::-1], texts[:1], [(b, a) for a, b in texts], [("onee", "ins"), texts[1]], [*texts, ("", "")], []]
-    assert len({*map(data.fingerprint, [texts, *others])}) == 1 + len(others)
-    assert data.fingerprint(iter(texts)) is None and data.fingerprint([("\udcff", "")])
+    assert len({*map(corpus.fingerprint, [texts, *others])}) == 1 + len(others)
+    assert corpus.fingerprint(iter(texts)) is None and corpus.fingerprint([("\udcff", "")])
     encode(same[0], tmp_path / "tokens")
     before = written(tmp_path / "tokens")
     for pairs in same:

@@ -11,7 +11,6 @@ from keras_tfm.text import (
     END,
     KINDS,
     PAD,
-    SPECIALS,
     START,
     UNKNOWN,
     ByteTokenizer,
@@ -23,7 +22,7 @@ from keras_tfm.text import (
     save_tokenizer,
     train_tokenizer,
 )
-from keras_tfm.text.base import TOKENIZERS
+from keras_tfm.text.base import SPECIALS, TOKENIZERS
 
 CORPUS = ["the cat sat on the mat", "a cat and a dog", "ein Hund, zwei Hunde!", "Übermut tut selten gut"] * 50
 HARD = [
@@ -262,18 +261,18 @@ def test_saved_and_loaded_it_is_the_same(make, kind, tmp_path):
     after = load_tokenizer(str(tmp_path / "new" / "folder"))
     assert type(after) is type(before) and after.vocab_size == before.vocab_size
     assert after.encode(HARD) == before.encode(HARD) and after.pieces("the cats") == before.pieces("the cats")
-    assert text.fingerprint(after) == text.fingerprint(before)
+    assert text.saving.fingerprint(after) == text.saving.fingerprint(before)
 
 
 def test_other_tokenizers_have_other_fingerprints():
     others = [tokenizer(kind) for kind in KINDS] + [train_tokenizer(CORPUS, "bpe", VOCAB_SIZE - 1)]
-    assert len({text.fingerprint(other) for other in others}) == len(others)
+    assert len({text.saving.fingerprint(other) for other in others}) == len(others)
 
 
 def test_a_fingerprint_is_that_of_what_the_tokenizer_does_not_of_its_file(tmp_path):
     save_tokenizer(tokenizer("char"), tmp_path / "folder")
     (tmp_path / "folder/tokenizer.json").write_text('{"class":\n"SentencePieceTokenizer"}')  # as earlier versions wrote
-    assert text.fingerprint(load_tokenizer(tmp_path / "folder")) == text.fingerprint(tokenizer("char"))
+    assert text.saving.fingerprint(load_tokenizer(tmp_path / "folder")) == text.saving.fingerprint(tokenizer("char"))
 
 
 def test_a_tokenizer_is_written_whole_and_takes_nothing_away(tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ from keras_tfm.common import files
 from keras_tfm.data import BucketedBatches
 from keras_tfm.models import loading, transformer
 from keras_tfm.training import runs
+from keras_tfm.training.callbacks import TimeEstimate
 
 
 class Copy(keras.Model):
@@ -377,9 +378,9 @@ def test_any_callback_can_stop_training(batches, whole, tmp_path):
 
 
 def test_time_is_estimated_once(batches, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(training.TimeEstimate, "LONG", 0)
+    monkeypatch.setattr(TimeEstimate, "LONG", 0)
     run = runs.TrainingRun(tmp_path)
-    run.fit(compiled_model(), batches, 4, 5, [training.TimeEstimate(run, 20, "take a walk")], verbose=0)
+    run.fit(compiled_model(), batches, 4, 5, [TimeEstimate(run, 20, "take a walk")], verbose=0)
     said = capsys.readouterr().err
     assert said.count("for 7 steps of") == 1 and said.count("take a walk") == 1
 
@@ -400,6 +401,6 @@ def test_steps_do_not_wait_for_the_loss_of_earlier_ones(batches, tmp_path):
             self.found.add(threading.current_thread())
 
     run = runs.TrainingRun(tmp_path)
-    watching = [Where(), training.TokensPerSecond(32), training.TimeEstimate(run, 5)]
+    watching = [Where(), training.TokensPerSecond(32), TimeEstimate(run, 5)]
     run.fit(compiled_model(), batches, 1, 5, watching, verbose=0)
     assert Where.found and threading.main_thread() not in Where.found

@@ -179,7 +179,7 @@ def test_tokenizers_that_are_deleted_or_replaced_while_training_are_written_agai
     with eagerly():
         trained = trainer.train(data.ParallelFiles(texts), tmp_path, say=damage, **options)
     loaded = Translator.load(tmp_path)
-    assert [*map(text.fingerprint, loaded.tokenizers)] == [*map(text.fingerprint, trained.tokenizers)]
+    assert [*map(text.saving.fingerprint, loaded.tokenizers)] == [*map(text.saving.fingerprint, trained.tokenizers)]
 
 
 @once

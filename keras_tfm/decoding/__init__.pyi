@@ -1,0 +1,12 @@
+from keras_tfm.decoding.beam import PENALTIES as PENALTIES
+from keras_tfm.decoding.beam import beam_search as beam_search
+from keras_tfm.decoding.constraints import Constraints as Constraints
+from keras_tfm.decoding.samplers import Beam as Beam
+from keras_tfm.decoding.samplers import Greedy as Greedy
+from keras_tfm.decoding.samplers import Sample as Sample
+from keras_tfm.decoding.samplers import compiled as compiled
+from keras_tfm.decoding.samplers import with_options as with_options
+from keras_tfm.decoding.search import Ensemble as Ensemble
+from keras_tfm.decoding.search import greedy as greedy
+from keras_tfm.decoding.search import sample as sample
+from keras_tfm.ops.runtime import NEVER as NEVER

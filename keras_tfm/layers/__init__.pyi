@@ -1,0 +1,15 @@
+from keras_tfm.layers import masks as masks
+from keras_tfm.layers.attention import MultiHeadAttention as MultiHeadAttention
+from keras_tfm.layers.attention import MultiHeadSelfAttention as MultiHeadSelfAttention
+from keras_tfm.layers.blocks import FeedForward as FeedForward
+from keras_tfm.layers.blocks import TransformerDecoderBlock as TransformerDecoderBlock
+from keras_tfm.layers.blocks import TransformerEncoderBlock as TransformerEncoderBlock
+from keras_tfm.layers.positions import PositionalEncoding as PositionalEncoding
+from keras_tfm.layers.positions import sinusoids as sinusoids
+from keras_tfm.layers.recording import attention_maps as attention_maps
+from keras_tfm.layers.recording import record_attention as record_attention
+from keras_tfm.layers.scores import SCORES as SCORES
+from keras_tfm.layers.scores import attend as attend
+from keras_tfm.layers.scores import self_attention as self_attention
+from keras_tfm.layers.stacks import TransformerDecoder as TransformerDecoder
+from keras_tfm.layers.stacks import TransformerEncoder as TransformerEncoder

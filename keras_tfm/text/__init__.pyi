@@ -1,0 +1,15 @@
+from keras_tfm.text.base import END as END
+from keras_tfm.text.base import PAD as PAD
+from keras_tfm.text.base import START as START
+from keras_tfm.text.base import UNKNOWN as UNKNOWN
+from keras_tfm.text.base import Tokenizer as Tokenizer
+from keras_tfm.text.base import register_tokenizer as register_tokenizer
+from keras_tfm.text.byte import ByteTokenizer as ByteTokenizer
+from keras_tfm.text.hub import KerasHubTokenizer as KerasHubTokenizer
+from keras_tfm.text.marian import MarianTokenizer as MarianTokenizer
+from keras_tfm.text.saving import load_tokenizer as load_tokenizer
+from keras_tfm.text.saving import save_tokenizer as save_tokenizer
+from keras_tfm.text.subwords import KINDS as KINDS
+from keras_tfm.text.subwords import Kind as Kind
+from keras_tfm.text.subwords import SentencePieceTokenizer as SentencePieceTokenizer
+from keras_tfm.text.subwords import train_tokenizer as train_tokenizer
