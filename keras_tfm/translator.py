@@ -80,7 +80,7 @@ class Translator:
         self.models = list(model) if isinstance(model, (list, tuple)) else [model]
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer or source_tokenizer
         self.tokenizers = list(dict.fromkeys([self.source_tokenizer, self.target_tokenizer]))  # one if they are shared
-        self._fingerprints = [text.fingerprint(tokenizer) for tokenizer in self.tokenizers]
+        self._fingerprints = [text.saving.fingerprint(tokenizer) for tokenizer in self.tokenizers]
         self.batch_size, self.origin = positive("batch_size", batch_size), ""
         for model in self.models:
             self._check_tokenizers(model)
@@ -161,7 +161,7 @@ class Translator:
         return getattr(self.sampler, "num_beams", 1)
 
     @property
-    def settings(self):
+    def settings(self) -> dict[str, Any]:
         """The arguments of this translator except its models and tokenizers, as JSON values."""
         return {"batch_size": self.batch_size, "max_length": self.max_length, **self.sampler.settings}
 
@@ -177,7 +177,7 @@ class Translator:
         sizes = " → ".join(f"{type(each).__name__}({each.vocab_size})" for each in self.tokenizers)
         return f"<Translator: {models}; {sizes}; {self.sampler}; max_length={self.max_length}>"
 
-    def save(self, folder):
+    def save(self, folder: str | os.PathLike) -> None:
         """Writes models, tokenizers and settings into a folder, which must be new, empty, or written by `save`."""
         context, names = artifacts.new_translator(folder, len(self.models))
         with context as new:

@@ -2,6 +2,8 @@
 
 import difflib
 
+MOST_BEAMS = 1024  # that a search may be asked for, also by a file
+
 
 class UserError(ValueError):
     """A mistake that the caller can correct: the message says how. Any other `ValueError` is a bug of ours.

@@ -8,15 +8,13 @@ import keras
 import numpy as np
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import UserError, check, closest, positive
+from keras_tfm.common.arguments import MOST_BEAMS, UserError, check, closest, positive
 from keras_tfm.decoding.beam import beam_search, check_search
 from keras_tfm.decoding.constraints import Constraints
 from keras_tfm.decoding.search import check_sampling, greedy, sample
 from keras_tfm.ops.runtime import NEVER
 from keras_tfm.runtimes import programs
 from keras_tfm.text import END
-
-MOST_BEAMS = 1024  # that a sampler may be asked for, also by a file
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -22,13 +22,13 @@ import numpy as np
 
 from keras_tfm import artifacts
 from keras_tfm.common import extras, files
-from keras_tfm.common.arguments import UserError, check, one_of, positive, strings
+from keras_tfm.common.arguments import MOST_BEAMS, UserError, check, one_of, positive, strings
 from keras_tfm.common.progress import Progress
 from keras_tfm.text import END, PAD, START
 from keras_tfm.text.base import encode_truncated, longest_translation
 
 BATCH_SIZE = 32  # texts that are translated together, where the runtime can
-MOST_BEAMS, MOST_TOKENS = 1024, 2**16  # what a search may be asked for, also by a file
+MOST_TOKENS = 2**16  # that a search may be asked for, also by a file
 NEVER = -1e9  # log-probability of a suppressed token, as in `keras_tfm.ops`
 
 
