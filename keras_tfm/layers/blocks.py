@@ -10,18 +10,30 @@ from keras_tfm.layers.attention import MultiHeadAttention, MultiHeadSelfAttentio
 from keras_tfm.layers.base import Layer, fresh, initializer, options_of
 from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.masks import MaskedLayer
+from keras_tfm.ops.private import earlier_store
 
 GATES = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "swish"}  # https://arxiv.org/abs/2002.05202
 
 
-class LayerNormalization(keras.layers.LayerNormalization):
+class Norm:
+    """Loads files in which the norms of a stack were called as options of it are now."""
+
+    def load_own_variables(self, store):
+        super().load_own_variables(earlier_store(store, {"input_norm": "embedding_norm", "output_norm": "norm"}))
+
+
+class LayerNormalization(Norm, keras.layers.LayerNormalization):
     """Keras' layer, with the operators of the runtime."""
 
     def call(self, x):
         return ops.layer_norm(self, x)
 
 
-NORMS = {"layer": partial(LayerNormalization, epsilon=1e-5), "rms": keras.layers.RMSNormalization}
+class RMSNormalization(Norm, keras.layers.RMSNormalization):
+    """Keras' layer."""
+
+
+NORMS = {"layer": partial(LayerNormalization, epsilon=1e-5), "rms": RMSNormalization}
 
 
 def normalization(norm, norm_epsilon=None, **kwargs):

@@ -25,7 +25,7 @@ class Stack(masks.MaskedLayer):
         positions = one_of("positions", self.positions, (*ENCODINGS, *SCHEMES))
         one_of("positions_in", self.positions_in, PLACES)
         policy, numbers = self.dtype_policy, range(positive("num_layers", self.num_layers))
-        self.dropout = Dropout(rate("dropout", self.dropout), name=f"{self.name}_dropout", dtype=policy)
+        self.input_dropout = Dropout(rate("dropout", self.dropout), name=f"{self.name}_dropout", dtype=policy)
         of_block = options_of(block, options) | {"positions": positions if positions in SCHEMES else None}
         self.blocks = [block(**of_block, dtype=policy, name=f"{self.name}_{n}") for n in numbers]
         self.encodings, self.position_denses = [], []  # one for the first block, one per block, or none
@@ -36,9 +36,9 @@ class Stack(masks.MaskedLayer):
             numbers = numbers if self.positions_in == "every_layer" else (0,)
             self.encodings = [PositionalEncoding(**arguments, name=f"{self.name}_positions_{n}") for n in numbers]
         norm = partial(normalization, self.norm, self.norm_epsilon, dtype=policy)
-        self.embedding_norm = norm(name=f"{self.name}_embedding_norm") if self.embedding_norm else None
+        self.input_norm = norm(name=f"{self.name}_embedding_norm") if self.embedding_norm else None
         # with `norm_first`, nothing else normalizes the output of the last block
-        self.norm = norm(name=f"{self.name}_norm") if self.norm_first else None
+        self.output_norm = norm(name=f"{self.name}_norm") if self.norm_first else None
 
     def build_layers(self, inputs_shape, *memory_shape):
         """Builds the layers for inputs of these shapes."""
@@ -51,7 +51,7 @@ class Stack(masks.MaskedLayer):
                 self.position_denses.append(dense)
         for block in self.blocks:
             block.build(inputs_shape, *memory_shape)
-        for norm in (self.embedding_norm, self.norm):
+        for norm in (self.input_norm, self.output_norm):
             if norm is not None:
                 norm.build(inputs_shape)
 
@@ -69,10 +69,10 @@ class Stack(masks.MaskedLayer):
             x = self.position_denses[number](x) if self.position_denses else x
         if number:
             return x
-        return self.dropout(x if self.embedding_norm is None else self.embedding_norm(x), training=training)
+        return self.input_dropout(x if self.input_norm is None else self.input_norm(x), training=training)
 
     def after_blocks(self, x):
-        return x if self.norm is None else self.norm(x)
+        return x if self.output_norm is None else self.output_norm(x)
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")

@@ -64,7 +64,7 @@ class ByteNetStack(MaskedLayer):
             ResidualConvolution(units, kernel_size, dilation, dropout, dtype=self.dtype_policy, name=f"block_{number}")
             for number, dilation in enumerate(rates)
         ]
-        self.dropout = Dropout(rate("dropout", dropout), dtype=self.dtype_policy)
+        self.input_dropout = Dropout(rate("dropout", dropout), dtype=self.dtype_policy)
         self.norm = NORMS["layer"](dtype=self.dtype_policy, name="norm")
 
     def build(self, inputs_shape):
@@ -82,7 +82,7 @@ class ByteNetEncoder(Encoder, ByteNetStack):
 
     def run(self, x, mask):
         """The output for x whose tokens, where the mask is True, come before its padding."""
-        x = self.dropout(x)
+        x = self.input_dropout(x)
         for block in self.blocks:
             x = block.finish(x, block.convolution.both_sides(zero_padding(block.before(x), mask)))
         return self.norm(x)
@@ -121,7 +121,7 @@ class ByteNetDecoder(Decoder, ByteNetStack):
 
     def run(self, x, cache, start):
         """The output for x, all of it tokens or with padding after them, and the new windows."""
-        x, windows = self.dropout(x) + self.beside(x, cache["memory"], start), []
+        x, windows = self.input_dropout(x) + self.beside(x, cache["memory"], start), []
         for block, window in zip(self.blocks, cache["state"], strict=True):
             y, window = block.convolution.after(window, block.before(x))
             x = block.finish(x, y)

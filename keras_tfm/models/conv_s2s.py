@@ -194,7 +194,7 @@ class ConvS2S(Convolutional):
         **options: `kernel_size`, `num_layers`, `positions`, `max_length` and `dropout` of `ConvEncoder`.
     """
 
-    Encoder, Decoder, DEFAULTS = ConvEncoder, ConvDecoder, {"positions": "learned", "max_length": 512}
+    Encoder, Decoder = ConvEncoder, ConvDecoder
 
 
 def conv(vocab_size, size=None, **options):

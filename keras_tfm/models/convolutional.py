@@ -72,7 +72,7 @@ class Decoder(MaskedLayer):
 class Convolutional(EncoderDecoder):
     """What `ConvS2S` and `ByteNet` share: everything except their layers and defaults."""
 
-    Encoder, Decoder, DEFAULTS, SHARE = None, None, {}, 1  # `units` are by default `model_dim // SHARE`
+    Encoder, Decoder, SHARE = None, None, 1  # `units` are by default `model_dim // SHARE`
 
     def __init__(
         self,
@@ -86,11 +86,10 @@ class Convolutional(EncoderDecoder):
         name=None,
         **options,
     ):
-        options, width = self.DEFAULTS | options, units or model_dim // self.SHARE
-        arguments = {"vocab_size": vocab_size, "target_vocab_size": target_vocab_size, "model_dim": model_dim}
-        arguments |= {"units": units, "num_decoder_layers": num_decoder_layers, "tied_output": tied_output}
-        decoder_layers = {"num_layers": num_decoder_layers} if num_decoder_layers else {}
+        width, decoder_layers = units or model_dim // self.SHARE, {"num_layers": num_decoder_layers}
         encoder = self.Encoder(width, **options, dtype=dtype, name="encoder")
-        decoder = self.Decoder(width, **options | decoder_layers, dtype=dtype, name="decoder")
-        name = name or type(self).__name__.lower()
-        super().__init__(arguments | {"dtype": dtype, "name": name} | options, encoder, decoder)
+        options = encoder.get_options()
+        decoder = self.Decoder(**options | (decoder_layers if num_decoder_layers else {}), dtype=dtype, name="decoder")
+        arguments = {"vocab_size": vocab_size, "target_vocab_size": target_vocab_size, "model_dim": model_dim}
+        arguments |= {**options, "units": units, "num_decoder_layers": num_decoder_layers, "tied_output": tied_output}
+        super().__init__(arguments | {"dtype": dtype, "name": name or type(self).__name__.lower()}, encoder, decoder)

@@ -21,7 +21,9 @@ def only_tensors(value):
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
 class SequenceModel(keras.Model):
-    """A functional model whose config is the arguments of its constructor.
+    """A functional model whose config is the arguments of its constructor, defaults included.
+
+    Each argument is an attribute, too: `model.num_layers`, `model.dropout`.
 
     `keras.models.clone_model` returns a plain functional model, without methods and metadata; for a copy with both, use
     `type(model).from_config(model.get_config())`.
@@ -39,6 +41,8 @@ class SequenceModel(keras.Model):
         policy = keras.dtype_policies.get(arguments["dtype"]).name
         self.dtype_policy = policy  # Keras reads it to decide whether to scale the loss; an error if it has no name
         self.arguments, self.metadata, self.quantization = arguments | {"dtype": policy}, {}, None
+        for option in arguments.keys() - {"dtype", "name"}:  # which are Keras' own
+            setattr(self, option, arguments[option])
         self.running, self._programs = threading.RLock(), {}
 
     def __setattr__(self, name, value):
@@ -91,7 +95,8 @@ class SequenceModel(keras.Model):
             metadata = json.loads(json.dumps(self.metadata))
         except (TypeError, ValueError) as error:
             raise UserError(f"`metadata` must contain only JSON values. Received: {self.metadata}") from error
-        return {"metadata": metadata, "quantization": self.quantization, **self.arguments}
+        arguments = keras.saving.serialize_keras_object(dict(self.arguments))
+        return {"metadata": metadata, "quantization": self.quantization, **arguments}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):

@@ -45,13 +45,13 @@ class Transformer(EncoderDecoder):
         name=None,
         **options,
     ):
-        arguments = {"vocab_size": vocab_size, "target_vocab_size": target_vocab_size, "model_dim": model_dim}
-        arguments |= {"num_decoder_layers": num_decoder_layers, "tied_output": tied_output, "packed": packed}
-        arguments |= {"scaled_embeddings": scaled_embeddings, "output_bias": output_bias}
-        arguments |= {"dtype": dtype, "name": name or "transformer", **options}
         encoder = TransformerEncoder(**options, dtype=dtype, name="encoder")
         decoder_layers = {"num_layers": num_decoder_layers} if num_decoder_layers else {}
         decoder = TransformerDecoder(**options | decoder_layers, dtype=dtype, name="decoder")
+        arguments = {"vocab_size": vocab_size, "target_vocab_size": target_vocab_size, "model_dim": model_dim}
+        arguments |= {"num_decoder_layers": num_decoder_layers, "tied_output": tied_output, "packed": packed}
+        arguments |= {"scaled_embeddings": scaled_embeddings, "output_bias": output_bias, "dtype": dtype}
+        arguments |= {**decoder.get_options(), "num_layers": encoder.num_layers, "name": name or "transformer"}
         inputs, of_source, of_target = {}, {}, {}
         if packed:
             names = ("source_segments", "source_positions", "target_segments", "target_positions")
@@ -78,9 +78,9 @@ class DecoderLM(SequenceModel):
     """
 
     def __init__(self, vocab_size, tied_output=True, model_dim=512, dtype=None, name=None, **options):
-        arguments = {"vocab_size": vocab_size, "tied_output": tied_output, "model_dim": model_dim}
-        arguments |= {"dtype": dtype, "name": name or "decoder_lm", **options}
         decoder = TransformerDecoder(**options, dtype=dtype, name="decoder")
+        arguments = {"vocab_size": vocab_size, "tied_output": tied_output, "model_dim": model_dim}
+        arguments |= {"dtype": dtype, "name": name or "decoder_lm", **decoder.get_options()}
         embed = embedding(vocab_size, model_dim, "embedding", dtype, tied_output)
         target = id_input("target")
         super().__init__(target, embed(decoder(embed(target)), reverse=True), arguments)
@@ -136,9 +136,9 @@ class EncoderClassifier(SequenceModel):
 
     def __init__(self, vocab_size, num_classes, pooling="mean", model_dim=512, dtype=None, name=None, **options):
         one_of("pooling", pooling, POOLINGS)
-        arguments = {"vocab_size": vocab_size, "num_classes": num_classes, "pooling": pooling, "model_dim": model_dim}
-        arguments |= {"dtype": dtype, "name": name or "encoder_classifier", **options}
         encoder = TransformerEncoder(**options, dtype=dtype, name="encoder")
+        arguments = {"vocab_size": vocab_size, "num_classes": num_classes, "pooling": pooling, "model_dim": model_dim}
+        arguments |= {"dtype": dtype, "name": name or "encoder_classifier", **encoder.get_options()}
         embed = embedding(vocab_size, model_dim, "embedding", dtype)
         classes = keras.layers.Dense(positive("num_classes", num_classes), dtype="float32", name="classes")
         source = id_input("source")
@@ -148,7 +148,7 @@ class EncoderClassifier(SequenceModel):
 
     def encode(self, ids, padded=True):
         """Features of texts (batch, model_dim), for ids (batch, length). With `padded=False`, no id may be 0."""
-        return pooled(self.arguments["pooling"], self.encoder(embedded(self.source_embedding, ids, padded)), ids)
+        return pooled(self.pooling, self.encoder(embedded(self.source_embedding, ids, padded)), ids)
 
 
 def pooled(pooling, x, ids):

@@ -429,6 +429,7 @@ def test_options_are_spelled_out_readable_and_keyword_only_where_an_order_could_
     block, stack = TransformerDecoderBlock(**SIZES, window=3), TransformerEncoder(num_layers=1, **SIZES, head_dim=6)
     assert (block.num_heads, block.ff_dim, block.window, block.causal, block.dropout) == (2, 16, 3, True, 0.1)
     assert (stack.num_layers, stack.num_heads, stack.head_dim, stack.positions) == (1, 2, 6, "sinusoidal")
+    assert (stack.dropout, stack.norm, stack.embedding_norm) == (0.1, "layer", False)
     assert MultiHeadAttention(2, attention_dropout=0.2).attention_dropout == 0.2
     for kind, positional in {
         FeedForward: ["ff_dim"],

@@ -33,7 +33,7 @@ def test_a_stack_applies_its_parts_in_order():
         x = PositionalEncoding()(X)
         for block in encoder.blocks:
             x = block(x, mask=MASK)
-        return encoder.norm(x)
+        return encoder.output_norm(x)
 
     y, expected = run(lambda: (encoder(X, mask=MASK), by_parts()))
     assert_close(y, expected)

@@ -1,3 +1,4 @@
+import inspect
 import json
 
 import keras
@@ -67,6 +68,19 @@ def test_no_more_is_built_than_a_file_holds(tmp_path):
     model.quantize("int4")
     model.save(tmp_path / "model.keras")
     assert loading.load_keras(tmp_path / "model.keras").quantization
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *BUILDS][1:])
+def test_every_option_is_an_attribute_and_in_the_config(kind):
+    model = KINDS[kind](10) if kind in KINDS and kind not in BUILDS else BUILDS[kind]()
+    config, stack = model.get_config(), getattr(model, "encoder", None) or model.decoder
+    for name, value in stack.get_options().items():
+        assert getattr(stack, name) == value
+        if name not in ("units", "summary"):  # which the model decides
+            assert getattr(model, name) == config[name] == value
+    assert {*inspect.signature(type(model).__init__).parameters} - {"self", "options"} <= {*config}
+    assert (model.dropout, model.model_dim) == (0.1, 16)
+    assert type(model).from_config(config).get_config() == config
 
 
 def test_a_float16_model_scales_its_loss():
