@@ -263,7 +263,7 @@ class Translator:
         if not isinstance(length, int):  # in a graph: few translations are more than twice as long as their source
             limits["capacity"] = (length + 5) // 2
         with_attention = n is not None and self.options["coverage_penalty"] > 0
-        start, step = self.steps(with_attention, padded, check_room=False)  # which `max_length` or `capacity` ensures
+        start, step = self.steps(with_attention, padded)
         if n is None:
             ids = decoding.greedy(start, step, sources, **limits, **self._only(CONSTRAINTS))[:, None]
             return ids, ops.zeros(ops.shape(ids)[:2])
@@ -274,17 +274,16 @@ class Translator:
         """The maximum number of tokens of a translation, for sources of at most `width` tokens."""
         return max(min(longest_translation(width), self.max_length, self.longest_target), self.options["min_length"])
 
-    def steps(self, with_attention=False, padded=True, check_room=True):
+    def steps(self, with_attention=False, padded=True):
         """Returns the functions `start` and `step` of the model or of the ensemble, for `keras_tfm.decoding`.
 
         Args:
             with_attention: whether `step` returns attention to the source too, for the coverage penalty.
             padded: whether the sources may have padding.
-            check_room: whether `step` checks that the cache has room for its tokens.
         """
         model = decoding.Ensemble(self.models) if len(self.models) > 1 else self.models[0]
         step = model.step_and_attention if with_attention else model.step
-        return functools.partial(model.start, padded=padded), functools.partial(step, check_room=check_room)
+        return functools.partial(model.start, padded=padded), step
 
 
 def check_settings(num_beams=4, batch_size=64, max_length=512, **options):

@@ -65,7 +65,7 @@ class Stack(masks.MaskedLayer):
             )
         if number < len(self.encodings):
             encoding = self.encodings[number]
-            x = encoding(x, start=start) if position_ids is None else encoding(x, position_ids=position_ids)
+            x = encoding(x, start_index=start) if position_ids is None else encoding(x, position_ids=position_ids)
             x = self.position_denses[number](x) if self.position_denses else x
         if number:
             return x
@@ -158,8 +158,8 @@ class TransformerDecoder(Stack):
 
     Call arguments:
         inputs, memory, mask, memory_mask, attention_mask, training: as for `TransformerDecoderBlock`.
-        position_ids: as for `TransformerEncoder`; `start, start + 1, …` by default.
-        cache, start: as for `TransformerDecoderBlock`.
+        position_ids: as for `TransformerEncoder`; `cache_position, cache_position + 1, …` by default.
+        cache, cache_position: as for `TransformerDecoderBlock`.
 
     Returns:
         (batch, length, features); with a cache, a tuple of that and the new cache.
@@ -167,8 +167,9 @@ class TransformerDecoder(Stack):
     >>> decoder = TransformerDecoder(num_layers=2, num_heads=2, ff_dim=32)
     >>> x, memory = ops.ones((1, 3, 8)), ops.ones((1, 5, 8))
     >>> y = decoder(x, memory)
-    >>> y, cache = decoder(x[:, :1], cache=decoder.init_cache(batch_size=1, max_length=3, memory=memory), start=0)
-    >>> y, cache = decoder(x[:, 1:], cache=cache, start=1)
+    >>> cache = decoder.init_cache(batch_size=1, max_length=3, memory=memory)
+    >>> y, cache = decoder(x[:, :1], cache=cache, cache_position=0)
+    >>> y, cache = decoder(x[:, 1:], cache=cache, cache_position=1)
     """
 
     def __init__(
@@ -215,7 +216,7 @@ class TransformerDecoder(Stack):
         attention_mask=None,
         position_ids=None,
         cache=None,
-        start=0,
+        cache_position=0,
         training=None,
     ):
         x = inputs
@@ -225,20 +226,14 @@ class TransformerDecoder(Stack):
             for number, block in enumerate(self.blocks):
                 x = block(self.before_block(number, x, position_ids, training=training), **given)
             return self.after_blocks(x)
-        start, new_cache = ops.as_integer("start", start), []
-        if "past" not in cache[0]["self"]:
-            x = check_capacity(x, ops.shape(cache[0]["self"]["k"])[2], start)
-            cache = self.with_past(cache, start, ops.shape(x)[1])
+        start, room = ops.as_integer("cache_position", cache_position), ops.shape(cache[0]["self"]["k"])[2]
+        x, past, new_cache = check_capacity(x, room, start), masks.causal(ops.shape(x)[1], room, start), []
         for number, (block, old) in enumerate(zip(self.blocks, cache, strict=True)):
             x = self.before_block(number, x, position_ids, start, training)
-            x, new = block(x, cache=old, start=start, **given)
+            old = {**old, "self": {**old["self"], "past": past}}  # the same for all blocks
+            x, new = block(x, cache=old, cache_position=start, **given)
             new_cache.append(new)
         return self.after_blocks(x), new_cache
-
-    def with_past(self, cache, start, length):
-        room = ops.shape(cache[0]["self"]["k"])[2]
-        past = masks.causal(length, room, ops.as_integer("start", start))  # the same for all blocks
-        return [{**block, "self": {**block["self"], "past": past}} for block in cache]
 
     @property
     def memory_attentions(self):

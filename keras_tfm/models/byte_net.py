@@ -99,7 +99,7 @@ class ByteNetDecoder(Decoder, ByteNetStack):
     Call arguments:
         inputs, memory, memory_mask: (batch, length, features), the output of `ByteNetEncoder`, and its mask.
         mask: (batch, length); only where it is True, `inputs` are read. None in a call with a cache.
-        cache, start: a cache from `init_cache`, instead of `memory`; `inputs` start at position `start`.
+        cache, cache_position: a cache from `init_cache`, instead of `memory`; `inputs` start at this position.
 
     Returns:
         (batch, length, features), zeros where the mask is False; with a cache, a tuple of that and the new cache.
@@ -107,7 +107,7 @@ class ByteNetDecoder(Decoder, ByteNetStack):
     >>> decoder, x, memory = ByteNetDecoder(units=4), ops.ones((1, 3, 8)), ops.ones((1, 5, 8))
     >>> y = decoder(x, memory)
     >>> y, cache = decoder(x[:, :1], cache=decoder.init_cache(batch_size=1, max_length=3, memory=memory))
-    >>> y, cache = decoder(x[:, 1:], cache=cache, start=1)
+    >>> y, cache = decoder(x[:, 1:], cache=cache, cache_position=1)
     """
 
     memory_attentions = ()
@@ -132,7 +132,7 @@ class ByteNetDecoder(Decoder, ByteNetStack):
         """What the tokens of x (rows, t, width) read of the memory of the sources; rows are a multiple of these."""
         features = memory["features"]
         (sources, length, width), (rows, t) = ops.shape(features), ops.shape(x)[:2]
-        places = ops.arange(t, dtype="int32") + ops.as_integer("start", start)
+        places = ops.arange(t, dtype="int32") + ops.as_integer("cache_position", start)
         aligned = ops.take(features, ops.minimum(places, length - 1), axis=1)
         aligned = ops.where((places < length)[:, None], aligned, 0) + memory["summary"]
         shape = sources, rows // (ops.maximum(sources, 1) if ops.is_tensor(sources) else sources), t, width

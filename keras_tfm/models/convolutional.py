@@ -53,19 +53,19 @@ class Convolution(keras.layers.Conv1D):
 class Encoder(MaskedLayer):
     """Convolutions over the tokens of a sequence; padding anywhere changes nothing."""
 
-    def call(self, inputs, mask=None):
+    def call(self, inputs, *, mask=None):
         return masks.over_tokens(lambda x: self.run(x, None if mask is None else masks.in_front(mask)), inputs, mask)
 
 
 class Decoder(MaskedLayer):
     """Convolutions over the earlier tokens; padding anywhere changes nothing."""
 
-    def call(self, inputs, memory=None, mask=None, memory_mask=None, cache=None, start=0):
+    def call(self, inputs, memory=None, *, mask=None, memory_mask=None, cache=None, cache_position=0):
         if cache is None:
             new = self.init_cache(ops.shape(inputs)[0], None, memory, memory_mask)
-            return masks.over_tokens(lambda x: self.run(x, new, start)[0], inputs, mask)
+            return masks.over_tokens(lambda x: self.run(x, new, cache_position)[0], inputs, mask)
         self.check_only_cache(memory=memory, mask=mask, memory_mask=memory_mask)
-        x, windows = self.run(inputs, cache, start)
+        x, windows = self.run(inputs, cache, cache_position)
         return x, {**cache, "state": windows}
 
 

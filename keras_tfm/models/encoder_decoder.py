@@ -79,8 +79,7 @@ class EncoderDecoder(SequenceModel):
         arguments: those of the subclass' constructor; this class reads `vocab_size`, `target_vocab_size`, `model_dim`,
             `tied_output`, `dtype`, `name` and, where there are such, `scaled_embeddings` and `output_bias`.
         encoder: a layer from embeddings to the features that the decoder reads, the memory.
-        decoder: a layer that is called as `TransformerDecoder` is, and has its methods `init_cache`, `with_past` and
-            `memory_attentions`.
+        decoder: a layer that is called as `TransformerDecoder` is, and has its `init_cache` and `memory_attentions`.
         inputs: more inputs of the model, by name.
         of_source, of_target: keyword arguments of the calls of encoder and decoder.
     """
@@ -111,7 +110,7 @@ class EncoderDecoder(SequenceModel):
         memory = self.encode(sources, padded)
         return self.decoder.init_cache(ops.shape(sources)[0], max_length, memory, masked=False)
 
-    def step(self, tokens, position, cache, check_room=True):
+    def step(self, tokens, position, cache):
         """Decodes the next tokens.
 
         Args:
@@ -119,14 +118,12 @@ class EncoderDecoder(SequenceModel):
                 several consecutive hypotheses for each source.
             position: position of the first of them.
             cache: the cache of `start` or of the previous step.
-            check_room: whether to check that they fit into the cache.
 
         Returns:
             logits (batch, n, vocabulary) and the new cache.
         """
         x = embedded(self.target_embedding, tokens, padded=False)
-        cache = cache if check_room else self.decoder.with_past(cache, position, ops.shape(x)[1])
-        x, cache = self.decoder(x, cache=cache, start=position)
+        x, cache = self.decoder(x, cache=cache, cache_position=position)
         return self.target_embedding(x, reverse=True), cache
 
     def generate(self, ids, max_length=64, sampler=None):
@@ -142,12 +139,12 @@ class EncoderDecoder(SequenceModel):
         """
         return self._generate(sampler, ids, max_length)
 
-    def step_and_attention(self, tokens, position, cache, check_room=True):
+    def step_and_attention(self, tokens, position, cache):
         """`step`, and how much the last token attends to each source token, (batch, source length)."""
         attentions = self.decoder.memory_attentions
         check("model", self.name, attentions, "a model with attention to the source, for the coverage penalty")
         with recording.capture_attention() as maps:
-            logits, cache = self.step(tokens, position, cache, check_room)
+            logits, cache = self.step(tokens, position, cache)
         (weights,) = maps[attentions[-1].path]  # (sources, heads, hypotheses · n, length)
         weights = ops.reshape(ops.mean(weights, axis=1), (*ops.shape(tokens), ops.shape(weights)[-1]))
         return logits, cache, weights[:, -1]

@@ -217,7 +217,7 @@ def test_cached_decoder_equals_full(norm_first, with_memory, dtype):
         step, cache = block(X[:, :2], mask=mask[:, :2], cache=cache)
         steps = [step]
         for t in range(2, 5):
-            step, cache = block(X[:, t : t + 1], mask=mask[:, t : t + 1], cache=cache, start=t)
+            step, cache = block(X[:, t : t + 1], mask=mask[:, t : t + 1], cache=cache, cache_position=t)
             steps.append(step)
         return ops.concatenate(steps, axis=1)
 
@@ -246,7 +246,7 @@ def test_cached_step_as_a_functional_model():
     _, cache = run(lambda: block(X[:, :4], cache=block.init_cache(2, 5, MEMORY)))
     inputs = keras.tree.map_structure(lambda x: keras.Input(x.shape[1:], dtype=x.dtype), cache)
     token, start = keras.Input((1, 8)), keras.Input((), batch_size=1, dtype="int32")
-    outputs = block(token, cache=inputs, start=start[0])
+    outputs = block(token, cache=inputs, cache_position=start[0])
     model = keras.Model([token, start, inputs], outputs)
     step, new_cache = run(model, [ops.convert_to_tensor(X[:, 4:]), ops.convert_to_tensor([4]), cache])
     assert_close(step, array(full)[:, 4:])

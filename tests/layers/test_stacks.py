@@ -52,7 +52,7 @@ def test_cached_equals_full(positions, with_memory):
     def by_steps():
         cache = decoder.init_cache(2, 5, memory, memory_mask)
         first, cache = decoder(X[:, :3], mask=MASK[:, :3], cache=cache)
-        second, cache = decoder(X[:, 3:], mask=MASK[:, 3:], cache=cache, start=3)
+        second, cache = decoder(X[:, 3:], mask=MASK[:, 3:], cache=cache, cache_position=3)
         return ops.concatenate([first, second], axis=1)
 
     full = run(decoder, X, memory, mask=MASK, memory_mask=memory_mask)
