@@ -8,7 +8,6 @@ from keras_tfm import ops
 from keras_tfm.common.arguments import UserError, one_of, positive
 from keras_tfm.decoding.search import Search, last_logits, map_hypotheses
 from keras_tfm.ops.runtime import NEVER, flat_places
-from keras_tfm.text import END, PAD
 
 # Name → divisor of a hypothesis' log probability, as a function of its number of tokens and an exponent.
 PENALTIES = {
@@ -50,8 +49,8 @@ def beam_search(
             ended now. That takes fewer steps, and seldom misses a longer hypothesis with a better score.
 
     Returns:
-        ids (batch, n_best, max_length), zeros after the end token, and scores (batch, n_best), best first. Slots with
-        no hypothesis have zeros as ids and the score `NEVER`.
+        ids (batch, n_best, max_length), padding after the end token, and scores (batch, n_best), best first. Slots with
+        no hypothesis have padding as ids and the score `NEVER`.
     """
     if positive("n_best", n_best) > positive("num_beams", num_beams):
         raise UserError(f"`n_best` must be at most {num_beams=}. Received: {n_best=}")
@@ -83,7 +82,7 @@ class _BeamSearch(Search):
     def decode(self):
         shape = self.batch, self.num_beams
         alive = {
-            "ids": ops.zeros((*shape, self.max_length), dtype="int32"),
+            "ids": ops.full((*shape, self.max_length), self.constraints.pad_id, dtype="int32"),
             "scores": ops.tile(ops.convert_to_tensor([[0.0] + [NEVER] * (self.num_beams - 1)]), (self.batch, 1)),
         }
         if self.coverage_penalty:
@@ -93,7 +92,8 @@ class _BeamSearch(Search):
         cache = map_hypotheses(functools.partial(_repeated, n=self.num_beams), self.cache)
         ended = self.run(self.batch * self.num_beams, cache, alive=alive, ended=ended, parents=parents)
         ids, scores = (ended[name][:, : self.n_best] for name in ("ids", "scores"))
-        return ops.where(ops.expand_dims(scores > NEVER / 2, -1), ids, PAD), ops.maximum(scores, NEVER)
+        ids = ops.where(ops.expand_dims(scores > NEVER / 2, -1), ids, self.constraints.pad_id)
+        return ids, ops.maximum(scores, NEVER)
 
     def result(self, state):
         return state["ended"]
@@ -123,7 +123,8 @@ class _BeamSearch(Search):
         scores, tokens, parents = self._continuations(last_logits(logits), position, alive)
         alive = {name: ops.take_each(x, parents) for name, x in alive.items()}
         alive["ids"] = ops.slice_update(alive["ids"], (0, 0, position), ops.expand_dims(tokens, -1))
-        ends = ops.logical_or(tokens == END, ops.reshape(position >= self.constraints.last, (-1, 1)))
+        last = ops.reshape(position >= self.constraints.last, (-1, 1))
+        ends = ops.logical_or(tokens == self.constraints.end_id, last)
         ended = self._ended(state["ended"], alive, ops.logical_and(ends, scores > NEVER / 2), scores, position)
         alive["scores"] = ops.where(ends, 2 * NEVER, scores)
         new = {"position": position + 1, "tokens": ops.reshape(tokens, (-1, 1)), "parents": parents}
@@ -143,7 +144,8 @@ class _BeamSearch(Search):
         """The best `num_beams` of the hypotheses that had ended and of those that end now."""
         final = scores / ops.take(self.divisors, position, axis=0)
         if self.coverage_penalty:
-            covered = ops.log(ops.clip(alive["coverage"], 1e-9, 1.0)) * ops.cast(self.sources != 0, "float32")[:, None]
+            tokens = ops.cast(self.sources != self.constraints.pad_id, "float32")
+            covered = ops.log(ops.clip(alive["coverage"], 1e-9, 1.0)) * tokens[:, None]
             final = final + self.coverage_penalty * ops.sum(covered, axis=-1)
         final = ops.concatenate([ended["scores"], ops.where(ends, final, 2 * NEVER)], axis=1)
         best, which = ops.top_k(final, self.num_beams)

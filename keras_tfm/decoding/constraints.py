@@ -5,7 +5,7 @@ import copy
 import numpy as np
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import UserError, positive
+from keras_tfm.common.arguments import UserError, check, positive
 from keras_tfm.ops.runtime import NEVER, masked_columns
 from keras_tfm.text import END, PAD, START
 
@@ -17,24 +17,43 @@ class Constraints:
         max_length: maximum number of tokens, including the end token.
         min_length: minimum number of tokens, including the end token.
         suppress_tokens: ids that are never written; neither are padding and the start token.
-        prefix: ids (batch, n) that each row starts with; 0 leaves a position free.
+        prefix: ids (batch, n) that each row starts with; `pad_id` leaves a position free.
         no_repeat_ngram_size: no sequence of this many tokens occurs twice in a translation; 0 for no such rule.
         limits: None or (batch,), the maximum number of tokens of each row, where that is less than `max_length`.
+        start_id: the token that a search feeds first.
+        end_id: the token that ends a row.
+        pad_id: what follows the end token. It may be the same as `end_id`.
     """
 
-    def __init__(self, max_length, min_length=0, suppress_tokens=(), prefix=None, no_repeat_ngram_size=0, limits=None):
+    def __init__(
+        self,
+        max_length,
+        min_length=0,
+        suppress_tokens=(),
+        prefix=None,
+        no_repeat_ngram_size=0,
+        limits=None,
+        *,
+        start_id=START,
+        end_id=END,
+        pad_id=PAD,
+    ):
         self.max_length = positive("max_length", max_length)
+        for name, value in (("start_id", start_id), ("end_id", end_id), ("pad_id", pad_id)):
+            check(name, value, type(value) is int and value >= 0, "an integer of at least 0")
+        self.start_id, self.end_id, self.pad_id = start_id, end_id, pad_id
         if not (isinstance(min_length, int) and 0 <= min_length <= max_length):
             raise UserError(f"`min_length` must be from 0 to max_length={max_length}. Received: {min_length=}")
-        if END in suppress_tokens:
-            raise UserError(f"`suppress_tokens` must not contain the end token, {END}. Received: {suppress_tokens=}")
+        if end_id in suppress_tokens:
+            raise UserError(f"`suppress_tokens` must not contain the end token, {end_id}. Received: {suppress_tokens=}")
         if not isinstance(no_repeat_ngram_size, int) or no_repeat_ngram_size < 0:
             received = f"{no_repeat_ngram_size=}"
             raise UserError(f"`no_repeat_ngram_size` must be an integer of at least 0. Received: {received}")
         if prefix is not None and (len(np.shape(prefix)) != 2 or np.shape(prefix)[1] > max_length):
             raise UserError(f"`prefix` must be (batch, n), n ≤ {max_length}. Received: shape {np.shape(prefix)}")
-        self.min_length, self.suppress_tokens = min_length, sorted({PAD, START, *suppress_tokens})
-        self.prefix, self.no_repeat_ngram_size = prefix, no_repeat_ngram_size
+        self.min_length, self.no_repeat_ngram_size = min_length, no_repeat_ngram_size
+        self.suppress_tokens = sorted({pad_id, start_id, *suppress_tokens} - {end_id})
+        self.prefix = None if prefix is None or np.shape(prefix)[1] == 0 else ops.cast(prefix, "int32")
         # the last position of each row, (batch,) or an int
         self.last = max_length - 1 if limits is None else ops.cast(ops.minimum(limits, max_length) - 1, "int32")
 
@@ -71,13 +90,14 @@ class Constraints:
         """Logits (rows, v), set to `NEVER` or lowered by 1e9 where a token may not follow `written` (rows, l)."""
         vocabulary, allowed = np.arange(logits.shape[-1]), masked_columns(logits, self.suppress_tokens)
         if self.min_length > 1:
-            too_early = ops.logical_and(vocabulary == END, position < self.min_length - 1)
+            too_early = ops.logical_and(vocabulary == self.end_id, position < self.min_length - 1)
             allowed = ops.where(too_early, NEVER, allowed)
         if self.no_repeat_ngram_size:
             allowed = ops.where(self._repeats(logits, position, written), NEVER, allowed)
         if self.prefix is not None:
             wanted = self._wanted(ops.shape(logits)[0], position)
-            allowed = ops.where(wanted > 0, ops.where(ops.equal(vocabulary, wanted), logits, NEVER), allowed)
+            forced = ops.where(ops.equal(vocabulary, wanted), logits, NEVER)
+            allowed = ops.where(wanted != self.pad_id, forced, allowed)
         return allowed
 
     def _repeats(self, logits, position, written):
@@ -91,13 +111,16 @@ class Constraints:
         alike = ops.broadcast_to(ops.less(ends, position), (rows, len(ends)))
         for place in range(n - 1):
             alike = ops.logical_and(alike, written[:, place : place + len(ends)] == last[:, place, None])
-        banned = ops.where(alike, written[:, n - 1 :], PAD)  # padding is never written anyway
         row = ops.broadcast_to(ops.arange(rows)[:, None], (rows, len(ends)))
-        places = ops.reshape(ops.stack([row, banned], axis=-1), (-1, 2))
-        return ops.scatter(places, ops.ones_like(places[:, 0]), ops.shape(logits)) > 0
+        places = ops.reshape(ops.stack([row, written[:, n - 1 :]], axis=-1), (-1, 2))
+        return ops.scatter(places, ops.cast(ops.reshape(alike, (-1,)), places.dtype), ops.shape(logits)) > 0
 
     def _wanted(self, rows, position):
         """The prefix at `position`, (rows, 1)."""
-        prefix = ops.pad(ops.cast(self.prefix, "int32"), [(0, 0), (0, self.max_length - np.shape(self.prefix)[1])])
-        wanted = ops.take(prefix, position, axis=1)
-        return ops.repeat(wanted, rows // ops.shape(prefix)[0], axis=0)[:, None]
+        wanted = ops.take(self.filled_prefix(), position, axis=1)
+        return ops.repeat(wanted, rows // ops.shape(self.prefix)[0], axis=0)[:, None]
+
+    def filled_prefix(self):
+        """The prefix with padding after it, (batch, max_length)."""
+        missing = self.max_length - self.prefix.shape[1]
+        return ops.pad(self.prefix, [(0, 0), (0, missing)], constant_values=self.pad_id)

@@ -22,7 +22,6 @@ from keras_tfm import ops
 from keras_tfm.common.arguments import UserError, positive
 from keras_tfm.decoding.constraints import Constraints
 from keras_tfm.ops.runtime import NEVER
-from keras_tfm.text import END, PAD, START
 
 MANY = 16  # rows, and positions, from which on it pays to divide a search, which takes twice as long to compile
 GROUPS = 4
@@ -31,18 +30,18 @@ GROUPS = 4
 def greedy(start, step, sources, max_length, capacity=None, **constraints):
     """Writes the most probable token at each position, until all rows have ended.
 
-    A row in which no token is allowed at some position, by `min_length` and other constraints, becomes all zeros.
+    A row in which no token is allowed at some position, by `min_length` and other constraints, becomes all padding.
 
     Args:
         start, step: of a model, see the module docstring.
         sources: ids (batch, source length).
-        max_length, **constraints: see `Constraints`.
+        max_length, **constraints: see `Constraints`, `start_id`, `end_id` and `pad_id` among them.
         capacity: initial size of the cache, in positions. It is doubled before the first step and whenever it is
             full. By default the cache has `max_length` positions from the start. Only for TensorFlow graphs that XLA
             does not compile.
 
     Returns:
-        ids (batch, max_length), zeros after the end token.
+        ids (batch, max_length), padding after the end token.
     """
     return _OneByOne(start, step, sources, max_length, capacity, constraints).decode()
 
@@ -62,7 +61,7 @@ def sample(
         min_p: draw from tokens with this fraction of the highest probability (https://arxiv.org/abs/2407.01082).
 
     Returns:
-        ids (batch, max_length), zeros after the end token.
+        ids (batch, max_length), padding after the end token.
     """
     if not temperature > 0:
         raise UserError(f"`temperature` must be positive. Received: {temperature=}")
@@ -91,7 +90,7 @@ class Search:
     def run(self, rows, cache, **state):
         """The result of the loop, which starts with a start token in each of the rows."""
         state |= {"position": ops.convert_to_tensor(0, dtype="int32"), "cache": cache}
-        state["tokens"] = ops.full((rows, 1), START, dtype="int32")
+        state["tokens"] = ops.full((rows, 1), self.constraints.start_id, dtype="int32")
         if self.divided:
             return self._run_divided(state)
         if self.capacity is None:
@@ -156,7 +155,8 @@ class _OneByOne(Search):
     def decode(self, draw=None, uniforms=None):
         """Decodes; `uniforms` (b, l) are the random numbers of each row, of which `draw` is given a column."""
         self.draw = draw
-        state = {"written": ops.zeros((self.batch, self.max_length), "int32"), "done": ops.zeros((self.batch,), "bool")}
+        state = {"written": ops.full((self.batch, self.max_length), self.constraints.pad_id, "int32")}
+        state["done"] = ops.zeros((self.batch,), "bool")
         if uniforms is not None:
             state["uniforms"] = ops.convert_to_tensor(uniforms)  # not in `draw`: groups take their rows of the state
         return self.run(self.batch, self.cache, **state)
@@ -169,7 +169,7 @@ class _OneByOne(Search):
         return ops.logical_not(state["done"])
 
     def advance(self, state):
-        position, done, written = state["position"], state["done"], state["written"]
+        position, done, written, pad_id = state["position"], state["done"], state["written"], self.constraints.pad_id
         logits, cache = self.step(state["tokens"], position, state["cache"])
         if self.draw is None and not self.constraints.may_exclude_all:
             chosen = self.constraints.most_probable(last_logits(logits), 1, position, written)[1]
@@ -181,10 +181,10 @@ class _OneByOne(Search):
                 chosen = self.draw(scores, ops.take(state["uniforms"], position, axis=1)[:, None])
             if self.constraints.may_exclude_all:  # a row that cannot go on has no translation, as in a beam search
                 stuck = ops.logical_and(ops.logical_not(done), ops.max(scores, axis=-1) < NEVER / 2)
-                done, written = ops.logical_or(done, stuck), ops.where(ops.expand_dims(stuck, 1), PAD, written)
-        tokens = ops.where(ops.expand_dims(done, 1), PAD, chosen)
+                done, written = ops.logical_or(done, stuck), ops.where(ops.expand_dims(stuck, 1), pad_id, written)
+        tokens = ops.where(ops.expand_dims(done, 1), pad_id, chosen)
         written = ops.slice_update(written, (0, position), tokens)
-        ends = ops.logical_or(tokens[:, 0] == END, position >= self.constraints.last)
+        ends = ops.logical_or(tokens[:, 0] == self.constraints.end_id, position >= self.constraints.last)
         new = {"position": position + 1, "tokens": tokens, "written": written, "done": ops.logical_or(done, ends)}
         return {**state, **new, "cache": cache}
 

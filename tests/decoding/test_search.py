@@ -369,6 +369,31 @@ def test_a_prefix_is_kept_and_followed_by_what_fits():
     assert array(kept).tolist() == best.tolist()
 
 
+@pytest.mark.parametrize("options", [{}, {"min_length": 3, "no_repeat_ngram_size": 1, "suppress_tokens": (4,)}])
+def test_start_end_and_padding_are_ids_of_choice(options):
+    """A language with other ids for them says the same with these, also if its padding is its end token."""
+    order = np.array([6, 5, 2, 3, 4, 1, 0])  # 0, 1 and 2, and with them 5 and 6, change places
+    language = Language()
+
+    def search(start, step, **ids):
+        ids |= options | {"suppress_tokens": (*options.get("suppress_tokens", ()), *([6] if ids else []))}
+        arguments = start, step, SOURCES, 6
+        found, _ = beam_search(*arguments, n_best=2, **ids)
+        return greedy(*arguments, **ids), sample(*arguments, top_k=1, **ids), found[:, 0]
+
+    def step(tokens, position, cache):
+        logits, cache = language.step(ops.take(order, tokens, axis=0), position, cache)
+        return ops.take(logits, order, axis=-1), cache
+
+    expected = [array(ids).astype(int) for ids in run(search, language.start, language.step)]
+    for pad_id in (6, 2):
+        renamed = run(functools.partial(search, start_id=5, end_id=2, pad_id=pad_id), language.start, step)
+        for ids, wanted in zip(renamed, expected, strict=True):
+            ids = array(ids).astype(int)
+            ended = np.cumsum(wanted == END, axis=1) - (wanted == END) > 0
+            assert order[ids][~ended].tolist() == wanted[~ended].tolist() and (ids[ended] == pad_id).all()
+
+
 def test_each_row_may_have_a_limit_of_its_own():
     limits = np.array([2, 4, 10, 1], "int32")
     for free, ids in zip(decoded({"min_length": 10}), decoded({"min_length": 10, "limits": limits}), strict=True):
@@ -445,6 +470,8 @@ def test_attention_of_a_step_is_that_of_the_last_block(model):
         (greedy, {"suppress_tokens": (END,)}, "`suppress_tokens` must not contain the end token"),
         (greedy, {"no_repeat_ngram_size": -1}, "`no_repeat_ngram_size` must be an integer of at least 0"),
         (greedy, {"prefix": np.ones((4, 9), int)}, "`prefix` must be"),
+        (greedy, {"end_id": -1}, "`end_id` must be an integer of at least 0"),
+        (beam_search, {"end_id": 3, "suppress_tokens": (3,)}, "`suppress_tokens` must not contain the end token, 3"),
         (sample, {"temperature": 0}, "`temperature` must be positive"),
         (sample, {"top_k": 0}, "`top_k` must be a positive"),
         (sample, {"top_p": 1.5}, "`top_p` must be above 0 and at most 1"),
