@@ -283,7 +283,7 @@ class Translator:
         """
         model = decoding.Ensemble(self.models) if len(self.models) > 1 else self.models[0]
         step = model.step_and_attention if with_attention else model.step
-        return functools.partial(model.start, padded=padded), step
+        return functools.partial(model.prefill, padded=padded), step
 
 
 def check_settings(num_beams=4, batch_size=64, max_length=512, **options):

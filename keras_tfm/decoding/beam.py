@@ -1,4 +1,4 @@
-"""Beam search, over the `start` and `step` of a model; see `keras_tfm.decoding.search`."""
+"""Beam search, over the `prefill` and `step` of a model; see `keras_tfm.decoding.search`."""
 
 import functools
 
@@ -17,7 +17,7 @@ PENALTIES = {
 
 
 def beam_search(
-    start,
+    prefill,
     step,
     sources,
     max_length,
@@ -37,7 +37,8 @@ def beam_search(
     can only fall, and its logarithm is divided by at most the largest divisor of any length that it can reach.
 
     Args:
-        start, step, sources, max_length, capacity, **constraints: as for `greedy`.
+        prefill, step, sources, max_length, capacity, **constraints: as for `greedy`. The tokens of a prefix add nothing
+            to the score, but count as part of the length.
         num_beams: number of hypotheses to keep.
         n_best: number of hypotheses to return, at most `num_beams`.
         penalty: a key of `PENALTIES`: what the log probability of a hypothesis is divided by.
@@ -58,7 +59,7 @@ def beam_search(
     divisors = PENALTIES[penalty](np.arange(1, max_length + 1, dtype="float32"), length_penalty)
     options = {"num_beams": num_beams, "n_best": n_best, "divisors": divisors, "coverage_penalty": coverage_penalty}
     options["early_stopping"] = early_stopping
-    return _BeamSearch(start, step, sources, max_length, capacity, constraints, **options).decode()
+    return _BeamSearch(prefill, step, sources, max_length, capacity, constraints, **options).decode()
 
 
 def check_search(penalty="length", length_penalty=0.6, coverage_penalty=0.0, early_stopping=False):
@@ -80,17 +81,17 @@ class _BeamSearch(Search):
         self.coverage_penalty = coverage_penalty
 
     def decode(self):
-        shape = self.batch, self.num_beams
+        shape, repeated = (self.batch, self.num_beams), functools.partial(_repeated, n=self.num_beams)
+        state, written = self.begin(at_once=not self.coverage_penalty)  # which needs the attention of each token
+        state |= {"cache": map_hypotheses(repeated, state["cache"]), "tokens": repeated(state["tokens"])}
         alive = {
-            "ids": ops.full((*shape, self.max_length), self.constraints.pad_id, dtype="int32"),
+            "ids": ops.reshape(repeated(written), (*shape, self.max_length)),
             "scores": ops.tile(ops.convert_to_tensor([[0.0] + [NEVER] * (self.num_beams - 1)]), (self.batch, 1)),
         }
         if self.coverage_penalty:
             alive["coverage"] = ops.zeros((*shape, ops.shape(self.sources)[1]))
         ended = {"ids": alive["ids"], "scores": ops.full(shape, 2 * NEVER)}
-        parents = ops.zeros(shape, dtype="int32")
-        cache = map_hypotheses(functools.partial(_repeated, n=self.num_beams), self.cache)
-        ended = self.run(self.batch * self.num_beams, cache, alive=alive, ended=ended, parents=parents)
+        ended = self.run(state | {"alive": alive, "ended": ended, "parents": ops.zeros(shape, dtype="int32")})
         ids, scores = (ended[name][:, : self.n_best] for name in ("ids", "scores"))
         ids = ops.where(ops.expand_dims(scores > NEVER / 2, -1), ids, self.constraints.pad_id)
         return ids, ops.maximum(scores, NEVER)

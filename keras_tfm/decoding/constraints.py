@@ -54,13 +54,17 @@ class Constraints:
         self.min_length, self.no_repeat_ngram_size = min_length, no_repeat_ngram_size
         self.suppress_tokens = sorted({pad_id, start_id, *suppress_tokens} - {end_id})
         self.prefix = None if prefix is None or np.shape(prefix)[1] == 0 else ops.cast(prefix, "int32")
+        if self.prefix is not None:  # number of tokens of each row before the first position that is free
+            places = np.arange(self.prefix.shape[1], dtype="int32")
+            self.given = ops.min(ops.where(self.prefix != pad_id, len(places), places), axis=1)
         # the last position of each row, (batch,) or an int
         self.last = max_length - 1 if limits is None else ops.cast(ops.minimum(limits, max_length) - 1, "int32")
 
     def of_rows(self, places):
         """The constraints of some rows."""
         chosen = copy.copy(self)
-        chosen.prefix = None if self.prefix is None else ops.take(self.prefix, places, axis=0)
+        if self.prefix is not None:
+            chosen.prefix, chosen.given = (ops.take(x, places, axis=0) for x in (self.prefix, self.given))
         chosen.last = ops.take(self.last, places, axis=0) if ops.is_tensor(self.last) else self.last
         return chosen
 
@@ -68,6 +72,13 @@ class Constraints:
     def may_exclude_all(self):
         """Whether there may be positions at which no token is allowed; if not, the end token always is."""
         return self.min_length > 1
+
+    def shared_length(self):
+        """How many positions, from the first on, hold tokens of the prefix in all rows, none of which ends there."""
+        places = np.arange(self.prefix.shape[1], dtype="int32")
+        before_last = ops.less(places, ops.reshape(ops.convert_to_tensor(self.last), (-1, 1)))
+        goes_on = ops.logical_and(ops.logical_and(self.prefix != self.pad_id, self.prefix != self.end_id), before_last)
+        return ops.cast(ops.min(ops.where(goes_on, len(places), places), initial=len(places)), "int32")
 
     def most_probable(self, logits, k, position, written):
         """The `k` most probable tokens that may follow `written` (rows, l) at `position`.
@@ -77,6 +88,7 @@ class Constraints:
 
         Returns:
             log probabilities and ids, (rows, k) each, best first; `NEVER` where fewer than `k` tokens may follow.
+            The log probability of a token of the prefix before its first free position is 0.
         """
         if self.prefix is None and self.no_repeat_ngram_size == 0 and not self.may_exclude_all:
             values, ids = ops.best_k(logits, k, self.suppress_tokens)
@@ -84,7 +96,11 @@ class Constraints:
         else:
             values, ids = ops.best_k(self.masked(logits, position, written), k)
             normalizer = ops.logsumexp(logits, axis=-1, keepdims=True)
-        return ops.maximum(values - normalizer, NEVER), ids
+        values = ops.maximum(values - normalizer, NEVER)
+        if self.prefix is not None:
+            given = ops.logical_and(position < self._repeated(self.given, ops.shape(logits)[0]), values > NEVER / 2)
+            values = ops.where(given, 0.0, values)
+        return values, ids
 
     def masked(self, logits, position, written):
         """Logits (rows, v), set to `NEVER` or lowered by 1e9 where a token may not follow `written` (rows, l)."""
@@ -117,8 +133,11 @@ class Constraints:
 
     def _wanted(self, rows, position):
         """The prefix at `position`, (rows, 1)."""
-        wanted = ops.take(self.filled_prefix(), position, axis=1)
-        return ops.repeat(wanted, rows // ops.shape(self.prefix)[0], axis=0)[:, None]
+        return self._repeated(ops.take(self.filled_prefix(), position, axis=1), rows)
+
+    def _repeated(self, x, rows):
+        """x (batch,) for each of the rows, a multiple of the batch: (rows, 1)."""
+        return ops.repeat(x, rows // ops.shape(self.prefix)[0], axis=0)[:, None]
 
     def filled_prefix(self):
         """The prefix with padding after it, (batch, max_length)."""

@@ -1,6 +1,6 @@
-"""Greedy decoding and sampling, over the `start` and `step` of a model.
+"""Greedy decoding and sampling, over the `prefill` and `step` of a model.
 
-    start(sources, max_length) → cache
+    prefill(sources, max_length) → cache
     step(tokens, position, cache) → logits (rows, n, vocabulary), cache
 
 A cache is any tree of dicts, lists and tensors, whose first axis is that of the rows; each step returns one of the same
@@ -9,11 +9,15 @@ others belong to a hypothesis and move with it. Those under a key "state" keep t
 number of positions, (…, capacity, features). `step` may be given several rows for each row of the memory: first all
 rows of source 0, then those of source 1, and so on.
 
+A search feeds one token at a time, but reads the tokens that all rows start with, see `prefix`, at once; a cache with a
+"state" reads these one by one, too.
+
 Axes: b batch, k beams, l length, v vocabulary.
 """
 
 import copy
 import functools
+import typing
 
 import keras
 import numpy as np
@@ -27,13 +31,13 @@ MANY = 16  # rows, and positions, from which on it pays to divide a search, whic
 GROUPS = 4
 
 
-def greedy(start, step, sources, max_length, capacity=None, **constraints):
+def greedy(prefill, step, sources, max_length, capacity=None, **constraints):
     """Writes the most probable token at each position, until all rows have ended.
 
     A row in which no token is allowed at some position, by `min_length` and other constraints, becomes all padding.
 
     Args:
-        start, step: of a model, see the module docstring.
+        prefill, step: of a model, see the module docstring.
         sources: ids (batch, source length).
         max_length, **constraints: see `Constraints`, `start_id`, `end_id` and `pad_id` among them.
         capacity: initial size of the cache, in positions. It is doubled before the first step and whenever it is
@@ -43,16 +47,16 @@ def greedy(start, step, sources, max_length, capacity=None, **constraints):
     Returns:
         ids (batch, max_length), padding after the end token.
     """
-    return _OneByOne(start, step, sources, max_length, capacity, constraints).decode()
+    return _OneByOne(prefill, step, sources, max_length, capacity, constraints).decode()
 
 
 def sample(
-    start, step, sources, max_length, seed=0, temperature=1.0, top_k=None, top_p=None, min_p=None, **constraints
+    prefill, step, sources, max_length, seed=0, temperature=1.0, top_k=None, top_p=None, min_p=None, **constraints
 ):
     """Draws each token by its probability, until all rows have ended.
 
     Args:
-        start, step, sources, max_length, **constraints: as for `greedy`.
+        prefill, step, sources, max_length, **constraints: as for `greedy`.
         seed: an integer, for reproducible draws; None or a `keras.random.SeedGenerator`, for other ones in each call;
             or the random numbers themselves, (batch, max_length) in [0, 1).
         temperature: above 1 for more variety, below for less.
@@ -72,25 +76,51 @@ def sample(
     if seed is None or isinstance(seed, (int, np.integer, keras.random.SeedGenerator)):
         seed = keras.random.uniform((ops.shape(sources)[0], max_length), seed=seed)
     draw = functools.partial(_draw, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-    return _OneByOne(start, step, sources, max_length, None, constraints).decode(draw, seed)
+    return _OneByOne(prefill, step, sources, max_length, None, constraints).decode(draw, seed)
+
+
+class Prompted(typing.NamedTuple):
+    """What `prefill` returns if `sources` are the prompts (batch, n) that each row starts with, and the cache."""
+
+    cache: object
+    prompt: object
 
 
 class Search:
     """A loop over `step`. Its state is a dict: position, tokens to feed next, cache, and what subclasses add."""
 
-    def __init__(self, start, step, sources, max_length, capacity, constraints):
+    def __init__(self, prefill, step, sources, max_length, capacity, constraints):
         self.step, self.max_length, self.capacity = functools.partial(_checked, step), max_length, capacity
         self.constraints, self.sources = Constraints(max_length, **constraints), ops.convert_to_tensor(sources)
         self.batch = ops.shape(self.sources)[0]
         many = isinstance(self.batch, int) and self.batch >= MANY and max_length >= MANY
         self.divided = ops.current().compacts_batches and capacity is None and many
-        self.half = (max_length + 1) // 2
-        self.cache = start(self.sources, self.half if self.divided else max_length if capacity is None else capacity)
+        prefix = self.constraints.prefix
+        self.half = max((max_length + 1) // 2, 0 if prefix is None else prefix.shape[1])
+        self.cache = prefill(self.sources, self.half if self.divided else max_length if capacity is None else capacity)
+        if isinstance(self.cache, Prompted):
+            self.cache, prompt = self.cache
+            if prefix is None:
+                self.constraints = Constraints(max_length, **constraints | {"prefix": prompt})
 
-    def run(self, rows, cache, **state):
-        """The result of the loop, which starts with a start token in each of the rows."""
-        state |= {"position": ops.convert_to_tensor(0, dtype="int32"), "cache": cache}
-        state["tokens"] = ops.full((rows, 1), self.constraints.start_id, dtype="int32")
+    def begin(self, at_once=True):
+        """The first state, for one hypothesis per source, and what is written already, (b, l).
+
+        If `at_once`, one step reads what all rows start with. It reads padding in longer prefixes, too; the steps at
+        these positions replace it before any token attends to it.
+        """
+        rules, start = self.constraints, ops.full((self.batch, 1), self.constraints.start_id, dtype="int32")
+        state = {"position": ops.convert_to_tensor(0, dtype="int32"), "tokens": start, "cache": self.cache}
+        nothing = ops.full((self.batch, self.max_length), rules.pad_id, dtype="int32")
+        if rules.prefix is None or not at_once or self.capacity is not None or _has_state(self.cache):
+            return state, nothing
+        read, position = ops.concatenate([start, rules.prefix], axis=1), rules.shared_length()
+        _, cache, *_ = self.step(read[:, :-1], 0, self.cache)
+        state = {"position": position, "tokens": ops.take(read, position, axis=1)[:, None], "cache": cache}
+        return state, ops.where(ops.arange(self.max_length) < position, rules.filled_prefix(), nothing)
+
+    def run(self, state):
+        """The result of the loop from a state on."""
         if self.divided:
             return self._run_divided(state)
         if self.capacity is None:
@@ -155,11 +185,11 @@ class _OneByOne(Search):
     def decode(self, draw=None, uniforms=None):
         """Decodes; `uniforms` (b, l) are the random numbers of each row, of which `draw` is given a column."""
         self.draw = draw
-        state = {"written": ops.full((self.batch, self.max_length), self.constraints.pad_id, "int32")}
-        state["done"] = ops.zeros((self.batch,), "bool")
+        state, written = self.begin()
+        state |= {"written": written, "done": ops.zeros((self.batch,), "bool")}
         if uniforms is not None:
             state["uniforms"] = ops.convert_to_tensor(uniforms)  # not in `draw`: groups take their rows of the state
-        return self.run(self.batch, self.cache, **state)
+        return self.run(state)
 
     def result(self, state):
         return state["written"]
@@ -237,6 +267,12 @@ def map_hypotheses(function, cache, but=("memory",)):
     return function(cache)
 
 
+def _has_state(cache):
+    """Whether a part of the cache is not addressed by positions."""
+    parts = cache.values() if isinstance(cache, dict) else cache if isinstance(cache, (list, tuple)) else ()
+    return isinstance(cache, dict) and "state" in cache or any(map(_has_state, parts))
+
+
 def _doubled(x):
     """Twice as many positions, (…, n, features) → (…, 2n, features)."""
     return ops.concatenate([x, ops.zeros_like(x)], axis=-2)
@@ -256,8 +292,11 @@ class Ensemble:
     def __init__(self, models):
         self.models = list(models)
 
-    def start(self, sources, max_length, **options):
-        return [model.start(sources, max_length, **options) for model in self.models]
+    def prefill(self, sources, max_length, **options):
+        caches = [model.prefill(sources, max_length, **options) for model in self.models]
+        if isinstance(caches[0], Prompted):
+            return Prompted([cache for cache, _ in caches], caches[0].prompt)
+        return caches
 
     def step(self, tokens, position, cache, **options):
         outputs = [model.step(tokens, position, own, **options) for model, own in zip(self.models, cache, strict=True)]

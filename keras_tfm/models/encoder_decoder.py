@@ -105,10 +105,25 @@ class EncoderDecoder(SequenceModel):
         """What the encoder returns for source ids (batch, length). With `padded=False`, no id may be 0."""
         return self.encoder(embedded(self.source_embedding, ids, padded))
 
-    def start(self, sources, max_length, padded=True):
-        """The cache for decoding up to `max_length` tokens, for source ids (batch, length)."""
+    def prefill(self, sources, max_length, prompt=None, padded=True):
+        """The cache for decoding up to `max_length` tokens.
+
+        Args:
+            sources: ids (batch, length), each row with its end token.
+            prompt: ids (batch, n), the start token first, that the decoder reads at once; the next position is n.
+            padded: whether there may be padding in the sources.
+
+        >>> from keras_tfm.models import transformer
+        >>> model = transformer(vocab_size=100, size="tiny", num_layers=1)
+        >>> sources, prompt, following = map(ops.convert_to_tensor, ([[5, 6, 2]], [[1, 7]], [[8]]))
+        >>> cache = model.prefill(sources, max_length=8, prompt=prompt)
+        >>> logits, cache = model.step(following, 2, cache)
+        >>> print(logits.shape)
+        (1, 1, 100)
+        """
         memory = self.encode(sources, padded)
-        return self.decoder.init_cache(ops.shape(sources)[0], max_length, memory, masked=False)
+        cache = self.decoder.init_cache(ops.shape(sources)[0], max_length, memory, masked=False)
+        return cache if prompt is None else self._features(prompt, 0, cache)[1]
 
     def step(self, tokens, position, cache):
         """Decodes the next tokens.
@@ -117,14 +132,17 @@ class EncoderDecoder(SequenceModel):
             tokens: ids (batch, n); a 0 counts as a token too. The batch may be a multiple of that of the sources:
                 several consecutive hypotheses for each source.
             position: position of the first of them.
-            cache: the cache of `start` or of the previous step.
+            cache: the cache of `prefill` or of the previous step.
 
         Returns:
             logits (batch, n, vocabulary) and the new cache.
         """
-        x = embedded(self.target_embedding, tokens, padded=False)
-        x, cache = self.decoder(x, cache=cache, cache_position=position)
+        x, cache = self._features(tokens, position, cache)
         return self.target_embedding(x, reverse=True), cache
+
+    def _features(self, tokens, position, cache):
+        """What `step` computes the logits from, (batch, n, model_dim), and the new cache."""
+        return self.decoder(embedded(self.target_embedding, tokens, padded=False), cache=cache, cache_position=position)
 
     def generate(self, ids, max_length=64, sampler=None):
         """Decodes with a compiled search; a program is compiled for each shape, `max_length` and sampler.

@@ -67,15 +67,15 @@ class SequenceModel(keras.Model):
         with self.running, devices.any_rows(x):
             return super().predict(x, *args, **kwargs)
 
-    def _generate(self, sampler, sources, max_length, prefix=None):
-        """Runs a compiled search over `start` and `step`, see `decoding.compiled`."""
+    def _generate(self, sampler, sources, max_length):
+        """Runs a compiled search over `prefill` and `step`, see `decoding.compiled`."""
         sampler = sampler or decoding.Greedy()
         key = sampler, *map(id, self.variables)  # there are others after `quantize` or `enable_lora`
         with self.running:
             if key not in self._programs:
-                program = decoding.compiled(sampler, self.start, self.step, self.variables, [self.running])
+                program = decoding.compiled(sampler, self.prefill, self.step, self.variables, [self.running])
                 self._programs[key] = program
-        return self._programs[key](sources, max_length, prefix)
+        return self._programs[key](sources, max_length)
 
     def check_finite(self, name=None):
         """Raises an error, in which the model is called `name`, if a weight is NaN or infinite."""

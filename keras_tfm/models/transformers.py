@@ -4,6 +4,7 @@ import keras
 
 from keras_tfm import ops
 from keras_tfm.common.arguments import one_of, positive
+from keras_tfm.decoding import Prompted
 from keras_tfm.layers import TransformerDecoder, TransformerEncoder, masks
 from keras_tfm.models.encoder_decoder import EncoderDecoder, embedded, embedding, id_input
 from keras_tfm.models.sequence import SequenceModel
@@ -90,11 +91,13 @@ class DecoderLM(SequenceModel):
         """Features of ids (batch, length): (batch, length, model_dim). With `padded=False`, no id may be 0."""
         return self.decoder(embedded(self.target_embedding, ids, padded))
 
-    def start(self, sources, max_length, padded=True):
-        """The cache for decoding up to `max_length` tokens; only the number of rows of `sources` matters."""
-        return self.decoder.init_cache(ops.shape(sources)[0], max_length, masked=False)
+    def prefill(self, sources, max_length, padded=True):
+        """An empty cache for at least `max_length` tokens, and `sources` as the prompts (batch, n) of a search."""
+        rows, length = ops.shape(sources)
+        maximum = ops.maximum if ops.is_tensor(length) or ops.is_tensor(max_length) else max
+        return Prompted(self.decoder.init_cache(rows, maximum(max_length, length), masked=False), sources)
 
-    step = EncoderDecoder.step
+    step, _features = EncoderDecoder.step, EncoderDecoder._features
 
     def generate(self, ids, max_length=64, sampler=None):
         """Continues prompts; see `EncoderDecoder.generate`.
@@ -111,7 +114,7 @@ class DecoderLM(SequenceModel):
         >>> model.generate([[7, 8], [9, 0]], max_length=5)[0, :2].tolist()
         [7, 8]
         """
-        return self._generate(sampler, ids, max_length, prefix=ids)
+        return self._generate(sampler, ids, max_length)
 
 
 # Name → features of a text from those of its tokens: x (batch, length, dim), mask (batch, length) → (batch, dim).

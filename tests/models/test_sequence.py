@@ -104,7 +104,7 @@ def test_metadata_travels_with_the_model(tmp_path):
 
 def answers(model):
     """Logits of a model, and what it decodes."""
-    return model(IDS), beam_search(model.start, model.step, SOURCE, 3, num_beams=2)[0]
+    return model(IDS), beam_search(model.prefill, model.step, SOURCE, 3, num_beams=2)[0]
 
 
 @pytest.mark.slow

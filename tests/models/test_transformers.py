@@ -41,7 +41,7 @@ def test_steps_equal_the_full_pass(positions, dtype):
         )
 
         def by_steps():
-            cache = model.start(ops.convert_to_tensor(SOURCE), 5)
+            cache = model.prefill(ops.convert_to_tensor(SOURCE), 5)
             logits, cache = model.step(ops.convert_to_tensor(TARGET[:, :3]), 0, cache)
             steps = [logits]
             for t in (3, 4):
@@ -56,11 +56,33 @@ def test_steps_equal_the_full_pass(positions, dtype):
     assert_close(steps[seen], full[seen], 3 * TOLERANCE[dtype])
 
 
+def test_a_prompt_is_read_at_once_as_if_token_by_token():
+    model = spread(transformer(10, positions="rotary", **SIZES))
+    calls, widths = type(model.decoder).call, []
+
+    class Counted(type(model.decoder)):
+        def call(self, inputs, **arguments):
+            widths.append(inputs.shape[1])
+            return calls(self, inputs, **arguments)
+
+    model.decoder.__class__ = Counted
+
+    def logits():
+        at_once, tokens = model.prefill(SOURCE, 5, TARGET[:, :4]), TARGET[:, 4:]
+        by_token = model.prefill(SOURCE, 5)
+        for t in range(4):
+            _, by_token = model.step(TARGET[:, t : t + 1], t, by_token)
+        return model.step(tokens, 4, at_once)[0], model.step(tokens, 4, by_token)[0]
+
+    assert_close(*run(logits))
+    assert widths[:2] == [4, 1]
+
+
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
 def test_a_language_model_in_mixed_precision_writes_what_the_full_pass_expects(dtype):
     model = spread(decoder_lm(10, positions="rotary", heads="narrow", dtype=dtype, **SIZES))
-    search = programs.compiled(lambda rows, size: greedy(model.start, model.step, rows, size), model.variables)
-    written = array(search(np.ones((2, 1), "int32"), 5)).astype(int)
+    search = programs.compiled(lambda rows, size: greedy(model.prefill, model.step, rows, size), model.variables)
+    written = array(search(np.zeros((2, 1), "int32"), 5)).astype(int)
     full = array(run(model, np.pad(written[:, :-1], ((0, 0), (1, 0)), constant_values=1)))
     of_written = np.take_along_axis(full, written[..., None], axis=-1)[..., 0]
     assert (of_written >= full[:, :, 2:].max(-1) - 4 * TOLERANCE[dtype])[written > 0].all() and (written > 0).any()
@@ -89,7 +111,7 @@ def test_every_option_decodes_saves_and_loads(options, tmp_path):
     loaded = keras.models.load_model(tmp_path / "model.keras")
 
     def outputs():
-        return model(ids()), loaded(ids()), loaded.step(TARGET[:, :3], 0, loaded.start(SOURCE, 5))[0]
+        return model(ids()), loaded(ids()), loaded.step(TARGET[:, :3], 0, loaded.prefill(SOURCE, 5))[0]
 
     expected, full, first = map(array, run(outputs))
     assert expected.shape == (2, 5, options.get("target_vocab_size", 10))
@@ -111,7 +133,7 @@ def test_options_override_the_size_and_the_size_the_defaults():
 def test_models_have_only_the_methods_that_apply():
     assert isinstance(transformer(10, **SIZES), Transformer)
     classifier, lm = encoder_classifier(10, 3, **SIZES), decoder_lm(10, **SIZES)
-    assert isinstance(classifier, EncoderClassifier) and not hasattr(classifier, "start")
+    assert isinstance(classifier, EncoderClassifier) and not hasattr(classifier, "prefill")
     assert isinstance(lm, DecoderLM) and not hasattr(lm, "step_and_attention")
 
 
@@ -124,7 +146,7 @@ def test_sources_without_padding_need_no_mask(build):
     if build is transformer:
 
         def by_caches():
-            caches = [model.start(ids, 4, padded=padded) for padded in (False, True)]
+            caches = [model.prefill(ids, 4, padded=padded) for padded in (False, True)]
             assert ["mask" in cache[0]["memory"] for cache in caches] == [False, True]
             return [model.step(TARGET[:, :2], 0, cache)[0] for cache in caches]
 
@@ -133,7 +155,7 @@ def test_sources_without_padding_need_no_mask(build):
 
 def test_a_step_beyond_the_cache_is_refused():
     model = transformer(10, **SIZES)
-    cache = run(model.start, SOURCE, 2)
+    cache = run(model.prefill, SOURCE, 2)
     with pytest.raises(ValueError, match="`cache` must have room"):
         model.step(TARGET[:, :1], 2, cache)
     assert np.isfinite(array(run(lambda: model.step(TARGET[:, :1], 1, cache)[0]))).all()
@@ -186,7 +208,7 @@ def test_embeddings_are_shared_and_tied_as_configured():
 def test_language_model_steps_equal_the_full_pass():
     model = spread(decoder_lm(10, positions="rotary", **SIZES))
     full = array(run(model, TARGET[:1]))
-    cache, steps = run(model.start, TARGET[:1], 5), []
+    cache, steps = run(model.prefill, TARGET[:1], 5).cache, []
     step = compiled(model.step)
     for t in range(5):
         logits, cache = step(ops.convert_to_tensor(TARGET[:1, t : t + 1]), ops.convert_to_tensor(t), cache)
@@ -217,7 +239,7 @@ def test_logits_of_a_step_carry_no_mask():
     model, carry = transformer(10, **{**SIZES, "num_layers": 1}), []
 
     def logits():
-        found = model.step(TARGET[:, :2], 0, model.start(SOURCE, 5))[0], model(ids())
+        found = model.step(TARGET[:, :2], 0, model.prefill(SOURCE, 5))[0], model(ids())
         carry.extend(get_keras_mask(one) is not None for one in found)
         return found
 
