@@ -222,7 +222,7 @@ class MaskedLayer(Layer):
             raise UserError(f"{self.name!r} must be built before `{method}`: call it or its `build` first.")
 
     def compute_output_spec(self, *args, cache=None, **kwargs):
-        if cache is None and not kwargs.get("return_attention_scores"):
+        if cache is None and not any(kwargs.get(f"return_{name}") for name in ("attention_scores", "hidden_states")):
             return super().compute_output_spec(*args, **kwargs)
         return keras.Operation.compute_output_spec(self, *args, cache=cache, **kwargs)  # of a tuple, by tracing
 

@@ -74,6 +74,17 @@ class Stack(masks.MaskedLayer):
     def after_blocks(self, x):
         return x if self.output_norm is None else self.output_norm(x)
 
+    def through_blocks(self, x, position_ids, training, return_hidden_states, **arguments):
+        """The output for x, which each block is called with these arguments for, or a tuple of that and all states."""
+        states = []
+        for number, block in enumerate(self.blocks):
+            x = self.before_block(number, x, position_ids, training=training)
+            states += [] if number else [x]
+            x = block(x, **arguments, training=training)
+            states.append(x)
+        states[-1] = x = self.after_blocks(x)
+        return (x, states) if return_hidden_states else x
+
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
 class TransformerEncoder(Stack):
@@ -97,13 +108,18 @@ class TransformerEncoder(Stack):
         inputs, mask, attention_mask, training: as for `TransformerEncoderBlock`.
         position_ids: (batch, length) integers, for packed sequences; `0, 1, …` by default. For schemes that join the
             features only; the others depend on distances alone, which are the same wherever a sequence starts.
+        return_hidden_states: whether to return the states between the blocks, too.
 
     Returns:
-        (batch, length, features).
+        (batch, length, features); with `return_hidden_states`, a tuple of that and a list: the input of the first
+        block, with its positions, and the output of each block. The last of them is the output.
 
     >>> encoder = TransformerEncoder(num_layers=2, num_heads=2, ff_dim=32, positions="rotary")
     >>> print(encoder(ops.ones((2, 3, 8))).shape)
     (2, 3, 8)
+    >>> y, states = encoder(ops.ones((2, 3, 8)), return_hidden_states=True)
+    >>> len(states)
+    3
     """
 
     def __init__(
@@ -141,12 +157,18 @@ class TransformerEncoder(Stack):
     def build(self, inputs_shape):
         self.build_layers(inputs_shape)
 
-    def call(self, inputs, *, mask=None, attention_mask=None, position_ids=None, training=None):
-        x = inputs
-        for number, block in enumerate(self.blocks):
-            x = self.before_block(number, x, position_ids, training=training)
-            x = block(x, mask=mask, attention_mask=attention_mask, training=training)
-        return self.after_blocks(x)
+    def call(
+        self,
+        inputs,
+        *,
+        mask=None,
+        attention_mask=None,
+        position_ids=None,
+        return_hidden_states=False,
+        training=None,
+    ):
+        given = {"mask": mask, "attention_mask": attention_mask}
+        return self.through_blocks(inputs, position_ids, training, return_hidden_states, **given)
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
@@ -160,6 +182,7 @@ class TransformerDecoder(Stack):
         inputs, memory, mask, memory_mask, attention_mask, training: as for `TransformerDecoderBlock`.
         position_ids: as for `TransformerEncoder`; `cache_position, cache_position + 1, …` by default.
         cache, cache_position: as for `TransformerDecoderBlock`.
+        return_hidden_states: as for `TransformerEncoder`; not with a cache.
 
     Returns:
         (batch, length, features); with a cache, a tuple of that and the new cache.
@@ -217,21 +240,20 @@ class TransformerDecoder(Stack):
         position_ids=None,
         cache=None,
         cache_position=0,
+        return_hidden_states=False,
         training=None,
     ):
-        x = inputs
         given = {"memory": memory, "mask": mask, "memory_mask": memory_mask, "attention_mask": attention_mask}
-        given["training"] = training
         if cache is None:
-            for number, block in enumerate(self.blocks):
-                x = block(self.before_block(number, x, position_ids, training=training), **given)
-            return self.after_blocks(x)
+            return self.through_blocks(inputs, position_ids, training, return_hidden_states, **given)
+        if return_hidden_states:
+            raise UserError("`return_hidden_states` must be False in a call with a `cache`. Received: both")
         start, room = ops.as_integer("cache_position", cache_position), ops.shape(cache[0]["self"]["k"])[2]
-        x, past, new_cache = check_capacity(x, room, start), masks.causal(ops.shape(x)[1], room, start), []
+        x, past, new_cache = check_capacity(inputs, room, start), masks.causal(ops.shape(inputs)[1], room, start), []
         for number, (block, old) in enumerate(zip(self.blocks, cache, strict=True)):
             x = self.before_block(number, x, position_ids, start, training)
             old = {**old, "self": {**old["self"], "past": past}}  # the same for all blocks
-            x, new = block(x, cache=old, cache_position=start, **given)
+            x, new = block(x, cache=old, cache_position=start, training=training, **given)
             new_cache.append(new)
         return self.after_blocks(x), new_cache
 

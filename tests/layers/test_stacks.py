@@ -42,6 +42,28 @@ def test_a_stack_applies_its_parts_in_order():
     assert set(names) == {"encoder_0", "encoder_1", "encoder_dropout", "encoder_positions_0", "encoder_norm"}
 
 
+@pytest.mark.parametrize("kind", [TransformerEncoder, TransformerDecoder])
+def test_hidden_states_are_those_between_the_blocks(kind):
+    inputs = [X] if kind is TransformerEncoder else [X, MEMORY]
+    stack = spread(built(kind(**TWO, norm_first=True), *map(ops.convert_to_tensor, inputs)))
+    y, states, expected = run(
+        lambda: (*stack(*inputs, mask=MASK, return_hidden_states=True), stack(*inputs, mask=MASK))
+    )
+    assert_close(y, expected)
+    assert_close(states[-1], y)
+    given = {"mask": MASK} | ({"memory": MEMORY} if kind is TransformerDecoder else {})
+    outputs = run(lambda: [block(state, **given) for block, state in zip(stack.blocks, states, strict=False)])
+    assert_close(states[0], run(PositionalEncoding(), X))
+    assert_close(outputs[0], states[1])
+    assert_close(run(stack.output_norm, outputs[1]), y)
+    symbolic = [keras.Input(x.shape[1:]) for x in inputs]
+    model = keras.Model(symbolic, stack(*symbolic, return_hidden_states=True)[1])
+    assert [x.shape for x in model.predict(inputs, verbose=0)] == [X.shape] * 3
+    if kind is TransformerDecoder:
+        with pytest.raises(ValueError, match="`return_hidden_states` must be False in a call with a `cache`"):
+            stack(X, cache=stack.init_cache(2, 5, MEMORY), return_hidden_states=True)
+
+
 @parametrize_all("positions, with_memory", ["sinusoidal", "learned", "rotary", None], [False, True])
 def test_cached_equals_full(positions, with_memory):
     decoder = TransformerDecoder(**TWO, positions=positions, positions_in="every_layer", max_length=5)
