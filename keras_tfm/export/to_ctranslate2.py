@@ -22,6 +22,8 @@ OPTIONS = {
     "window": (None,),
     "num_kv_heads": (None,),
     "head_dim": (None,),
+    "source_embedding": (None,),
+    "target_embedding": (None,),
     "norm_epsilon": (None, 1e-5),
     "tied_output": (True,),
 }

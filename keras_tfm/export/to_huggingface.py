@@ -26,6 +26,8 @@ OPTIONS = {
     "heads": ("standard",),
     "num_kv_heads": (None,),
     "head_dim": (None,),
+    "source_embedding": (None,),
+    "target_embedding": (None,),
     "norm_epsilon": (None, 1e-5),
     "max_wavelength": (10000.0,),
     "mixing": ("soft",),

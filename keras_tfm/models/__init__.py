@@ -8,7 +8,7 @@ __getattr__, __dir__, __all__ = lazy.attach(
         "builders": ("BUILDERS",),
         "byte_net": ("ByteNet", "bytenet"),
         "conv_s2s": ("ConvS2S", "conv"),
-        "encoder_decoder": (),
+        "encoder_decoder": ("TokenEmbedding",),
         "loading": ("average_checkpoints", "checkpoints", "load_model"),
         "recurrent": ("Recurrent", "gnmt", "rnn", "rnn_attention"),
         "sequence": ("SequenceModel",),

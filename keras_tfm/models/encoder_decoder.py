@@ -9,6 +9,7 @@ from keras_tfm.common.arguments import check, positive
 from keras_tfm.layers import recording
 from keras_tfm.models.sequence import SequenceModel
 from keras_tfm.ops import without_mask
+from keras_tfm.ops.private import get_keras_mask
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
@@ -62,6 +63,46 @@ def embedding(vocab_size, dim, name, dtype, tied=True, **options):
     return TokenEmbedding(vocab_size, dim, tied, initializer, **options)
 
 
+def own_embedding(side, layer, vocab_size, dim):
+    """The layer that a caller gave for the embeddings of a side, if it suits the model; None if there is none."""
+    if layer is None:
+        return None
+    name, sizes = f"{side}_embedding", {"input_dim": vocab_size, "output_dim": dim}
+    check(name, layer, isinstance(layer, keras.layers.Layer), "a Keras layer, from ids to features")
+    fine = all(getattr(layer, size, wanted) == wanted for size, wanted in sizes.items())
+    check(name, layer, fine, f"a layer with {sizes}, as the model's vocabulary and `model_dim`")
+    masked = get_keras_mask(layer(id_input("ids"))) is not None
+    return check(name, layer, masked, "a layer that masks padding, such as an `Embedding` with mask_zero=True")
+
+
+def embeddings(arguments):
+    """The layers for source and target: those in the arguments of a model, or new ones; one if they are shared."""
+    target_size, width, dtype = arguments["target_vocab_size"], arguments["model_dim"], arguments["dtype"]
+    sizes = {"source": arguments["vocab_size"], "target": target_size or arguments["vocab_size"]}
+    own = {side: own_embedding(side, arguments.get(f"{side}_embedding"), sizes[side], width) for side in sizes}
+    scaled = {"scaled": arguments.get("scaled_embeddings", True)}
+    output = {"tied": arguments["tied_output"], "use_bias": arguments.get("output_bias", False), **scaled}
+    if target_size is None and own["target"] is None:
+        both = own["source"] or embedding(sizes["source"], width, "embedding", dtype, **output)
+        return both, both
+    source = own["source"] or embedding(sizes["source"], width, "source_embedding", dtype, **scaled)
+    return source, own["target"] or embedding(sizes["target"], width, "target_embedding", dtype, **output)
+
+
+def output_layer(embed, vocab_size, arguments):
+    """The layer for the logits, or None if the embedding computes them."""
+    if isinstance(embed, TokenEmbedding):
+        return None
+    tied, rule = arguments["tied_output"], "False: only a `TokenEmbedding` computes logits, too"
+    check("tied_output", tied, not tied, rule)
+    return keras.layers.Dense(vocab_size, dtype=arguments["dtype"], name="logits")
+
+
+def logits_of(x, embed, output):
+    """Logits (batch, length, vocabulary) of features x (batch, length, model_dim)."""
+    return embed(x, reverse=True) if output is None else output(x)
+
+
 def id_input(name):
     """An input of a functional model: ids (batch, length)."""
     return keras.Input((None,), dtype="int32", name=name)
@@ -77,7 +118,8 @@ class EncoderDecoder(SequenceModel):
 
     Args:
         arguments: those of the subclass' constructor; this class reads `vocab_size`, `target_vocab_size`, `model_dim`,
-            `tied_output`, `dtype`, `name` and, where there are such, `scaled_embeddings` and `output_bias`.
+            `tied_output`, `dtype`, `name` and, where there are such, `scaled_embeddings`, `output_bias`,
+            `source_embedding` and `target_embedding`.
         encoder: a layer from embeddings to the features that the decoder reads, the memory.
         decoder: a layer that is called as `TransformerDecoder` is, and has its `init_cache` and `memory_attentions`.
         inputs: more inputs of the model, by name.
@@ -85,20 +127,13 @@ class EncoderDecoder(SequenceModel):
     """
 
     def __init__(self, arguments, encoder, decoder, inputs=None, of_source=None, of_target=None):
-        vocab_size, target_vocab_size = arguments["vocab_size"], arguments["target_vocab_size"]
-        width, tied, dtype = arguments["model_dim"], arguments["tied_output"], arguments["dtype"]
-        scaled = {"scaled": arguments.get("scaled_embeddings", True)}
-        output = {"tied": tied, "use_bias": arguments.get("output_bias", False), **scaled}
-        if target_vocab_size is None:
-            embed = embed_target = embedding(vocab_size, width, "embedding", dtype, **output)
-        else:
-            embed = embedding(vocab_size, width, "source_embedding", dtype, **scaled)
-            embed_target = embedding(target_vocab_size, width, "target_embedding", dtype, **output)
+        embed, embed_target = embeddings(arguments)
+        output = output_layer(embed_target, arguments["target_vocab_size"] or arguments["vocab_size"], arguments)
         inputs = {name: id_input(name) for name in ("source", "target")} | (inputs or {})
         memory = encoder(embed(inputs["source"]), **of_source or {})
         x = decoder(embed_target(inputs["target"]), memory, **of_target or {})
-        super().__init__(inputs, embed_target(x, reverse=True), arguments)
-        self.source_embedding, self.target_embedding = embed, embed_target
+        super().__init__(inputs, logits_of(x, embed_target, output), arguments)
+        self.source_embedding, self.target_embedding, self.output_layer = embed, embed_target, output
         self.encoder, self.decoder = encoder, decoder
 
     def encode(self, ids, padded=True):
@@ -138,7 +173,7 @@ class EncoderDecoder(SequenceModel):
             logits (batch, n, vocabulary) and the new cache.
         """
         x, cache = self._features(tokens, position, cache)
-        return self.target_embedding(x, reverse=True), cache
+        return logits_of(x, self.target_embedding, self.output_layer), cache
 
     def _features(self, tokens, position, cache):
         """What `step` computes the logits from, (batch, n, model_dim), and the new cache."""

@@ -104,6 +104,10 @@ class SequenceModel(keras.Model):
         metadata, quantization = arguments.pop("metadata", {}), arguments.pop("quantization", None)
         if arguments.pop("flat", False) or "builder" in arguments:
             raise UserError("the model was written by an earlier version of keras_tfm, which this one cannot read")
+        for side in ("source", "target"):
+            if arguments.get(f"{side}_embedding"):
+                layer = keras.saving.deserialize_keras_object(arguments[f"{side}_embedding"])
+                arguments[f"{side}_embedding"] = layer
         model = cls(**arguments)
         model.metadata = metadata
         if quantization:  # before the weights are loaded, which are those of quantized layers

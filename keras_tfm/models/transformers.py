@@ -6,7 +6,15 @@ from keras_tfm import ops
 from keras_tfm.common.arguments import one_of, positive
 from keras_tfm.decoding import Prompted
 from keras_tfm.layers import TransformerDecoder, TransformerEncoder, masks
-from keras_tfm.models.encoder_decoder import EncoderDecoder, embedded, embedding, id_input
+from keras_tfm.models.encoder_decoder import (
+    EncoderDecoder,
+    embedded,
+    embedding,
+    id_input,
+    logits_of,
+    output_layer,
+    own_embedding,
+)
 from keras_tfm.models.sequence import SequenceModel
 from keras_tfm.models.sizes import sizes
 
@@ -26,6 +34,9 @@ class Transformer(EncoderDecoder):
         tied_output: whether the logits are computed with the target embeddings.
         scaled_embeddings: whether embeddings are multiplied by √model_dim.
         output_bias: whether a bias is added to the logits.
+        source_embedding, target_embedding: layers of your own, from ids (batch, length) to (batch, length, model_dim),
+            with a mask where the id is 0. With one vocabulary, the target shares that of the source unless it has its
+            own. Unless the one of the target is a `TokenEmbedding`, `tied_output` must be False.
         packed: whether each row may contain several pairs. The model then has four more inputs (batch, length):
             `source_segments`, `source_positions`, `target_segments`, `target_positions`.
         dtype, name: precision of all layers, by default Keras' global policy, and name of the model.
@@ -41,6 +52,8 @@ class Transformer(EncoderDecoder):
         tied_output=True,
         scaled_embeddings=True,
         output_bias=False,
+        source_embedding=None,
+        target_embedding=None,
         packed=False,
         dtype=None,
         name=None,
@@ -52,6 +65,8 @@ class Transformer(EncoderDecoder):
         arguments = {"vocab_size": vocab_size, "target_vocab_size": target_vocab_size, "model_dim": model_dim}
         arguments |= {"num_decoder_layers": num_decoder_layers, "tied_output": tied_output, "packed": packed}
         arguments |= {"scaled_embeddings": scaled_embeddings, "output_bias": output_bias, "dtype": dtype}
+        other = None if target_embedding is source_embedding else target_embedding  # or it would be saved twice
+        arguments |= {"source_embedding": source_embedding, "target_embedding": other}
         arguments |= {**decoder.get_options(), "num_layers": encoder.num_layers, "name": name or "transformer"}
         inputs, of_source, of_target = {}, {}, {}
         if packed:
@@ -74,18 +89,22 @@ class DecoderLM(SequenceModel):
     Args:
         vocab_size: number of tokens.
         tied_output: whether the logits are computed with the embeddings.
-        model_dim, dtype, name: as for `Transformer`.
+        target_embedding, model_dim, dtype, name: as for `Transformer`.
         **options: options of `TransformerDecoder`.
     """
 
-    def __init__(self, vocab_size, tied_output=True, model_dim=512, dtype=None, name=None, **options):
+    def __init__(
+        self, vocab_size, tied_output=True, model_dim=512, target_embedding=None, dtype=None, name=None, **options
+    ):
         decoder = TransformerDecoder(**options, dtype=dtype, name="decoder")
         arguments = {"vocab_size": vocab_size, "tied_output": tied_output, "model_dim": model_dim}
-        arguments |= {"dtype": dtype, "name": name or "decoder_lm", **decoder.get_options()}
-        embed = embedding(vocab_size, model_dim, "embedding", dtype, tied_output)
-        target = id_input("target")
-        super().__init__(target, embed(decoder(embed(target)), reverse=True), arguments)
-        self.target_embedding, self.decoder = embed, decoder
+        arguments |= {"target_embedding": target_embedding, "dtype": dtype, "name": name or "decoder_lm"}
+        arguments |= decoder.get_options()
+        embed = own_embedding("target", target_embedding, vocab_size, model_dim)
+        embed = embed or embedding(vocab_size, model_dim, "embedding", dtype, tied_output)
+        target, output = id_input("target"), output_layer(embed, vocab_size, arguments)
+        super().__init__(target, logits_of(decoder(embed(target)), embed, output), arguments)
+        self.target_embedding, self.decoder, self.output_layer = embed, decoder, output
 
     def encode(self, ids, padded=True):
         """Features of ids (batch, length): (batch, length, model_dim). With `padded=False`, no id may be 0."""
@@ -133,16 +152,28 @@ class EncoderClassifier(SequenceModel):
         vocab_size, num_classes: number of tokens and of classes.
         pooling: features of a text: the "mean" or "max" of those of its tokens, or those of the "first" token; zeros
             for a text without tokens.
-        model_dim, dtype, name: as for `Transformer`.
+        source_embedding, model_dim, dtype, name: as for `Transformer`.
         **options: options of `TransformerEncoder`.
     """
 
-    def __init__(self, vocab_size, num_classes, pooling="mean", model_dim=512, dtype=None, name=None, **options):
+    def __init__(
+        self,
+        vocab_size,
+        num_classes,
+        pooling="mean",
+        model_dim=512,
+        source_embedding=None,
+        dtype=None,
+        name=None,
+        **options,
+    ):
         one_of("pooling", pooling, POOLINGS)
         encoder = TransformerEncoder(**options, dtype=dtype, name="encoder")
         arguments = {"vocab_size": vocab_size, "num_classes": num_classes, "pooling": pooling, "model_dim": model_dim}
-        arguments |= {"dtype": dtype, "name": name or "encoder_classifier", **encoder.get_options()}
-        embed = embedding(vocab_size, model_dim, "embedding", dtype)
+        arguments |= {"source_embedding": source_embedding, "dtype": dtype, "name": name or "encoder_classifier"}
+        arguments |= encoder.get_options()
+        embed = own_embedding("source", source_embedding, vocab_size, model_dim)
+        embed = embed or embedding(vocab_size, model_dim, "embedding", dtype)
         classes = keras.layers.Dense(positive("num_classes", num_classes), dtype="float32", name="classes")
         source = id_input("source")
         text = pooled(pooling, encoder(embed(source)), source)

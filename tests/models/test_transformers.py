@@ -8,7 +8,16 @@ from conftest import SLOW_OFF_TENSORFLOW, TOLERANCE, array, assert_close, compil
 from keras_tfm import ops
 from keras_tfm.decoding import greedy
 from keras_tfm.layers.positions import ENCODINGS
-from keras_tfm.models import DecoderLM, EncoderClassifier, Transformer, decoder_lm, encoder_classifier, transformer
+from keras_tfm.models import (
+    DecoderLM,
+    EncoderClassifier,
+    TokenEmbedding,
+    Transformer,
+    decoder_lm,
+    encoder_classifier,
+    loading,
+    transformer,
+)
 from keras_tfm.ops.private import get_keras_mask
 from keras_tfm.runtimes import programs
 
@@ -200,6 +209,37 @@ def test_number_of_parameters_of_the_tiny_size():
     assert transformer(10_000, size="tiny").count_params() == 2_605_056  # 2.6 M
 
 
+def test_embeddings_may_be_layers_of_your_own(tmp_path):
+    width = SIZES["model_dim"]
+    frozen = keras.layers.Embedding(10, width, mask_zero=True, trainable=False)
+    models = {
+        "one for both": transformer(10, **SIZES, source_embedding=frozen, tied_output=False),
+        "both": transformer(
+            10,
+            **SIZES,
+            source_embedding=keras.layers.Embedding(10, width, mask_zero=True),
+            target_embedding=TokenEmbedding(12, width, scaled=False),
+            target_vocab_size=12,
+        ),
+        "classifier": encoder_classifier(10, 3, **SIZES, source_embedding=TokenEmbedding(10, width)),
+        "language model": decoder_lm(10, **SIZES, target_embedding=TokenEmbedding(10, width, tie_weights=False)),
+    }
+    assert models["one for both"].target_embedding is frozen and not frozen.trainable_weights
+    for name, model in models.items():
+        spread(model).save(tmp_path / "model.keras")
+        inputs, twins = ids() if "both" in name else SOURCE, [loading.load_keras(tmp_path / "model.keras")]
+        twins.append(type(model).from_config(model.get_config()))
+        twins[1].set_weights(model.get_weights())
+        expected, *others = run(lambda models=(model, *twins), inputs=inputs: [one(inputs) for one in models])
+        for twin, other in zip(twins, others, strict=True):
+            assert_close(other, expected)
+            assert twin.get_config() == model.get_config() and len(twin.weights) == len(model.weights)
+    for name in ("one for both", "both"):
+        model = models[name]
+        steps = run(lambda model=model: model.step(TARGET[:, :3], 0, model.prefill(SOURCE, 5))[0])
+        assert_close(steps, array(run(model, ids()))[:, :3])
+
+
 @once
 def test_embeddings_are_shared_and_tied_as_configured():
     count = lambda **options: transformer(100, **options, **SIZES).count_params()  # noqa: E731
@@ -280,6 +320,19 @@ def test_an_empty_text_has_features_of_zero_and_harms_no_weight(pooling):
         (lambda: transformer(10, dropout=2, **SIZES), ["dropout", "less than 1", "2"]),
         (lambda: transformer(10, **{**SIZES, "num_layers": 0}), ["num_layers", "positive", "0"]),
         (lambda: encoder_classifier(10, 3, pooling="median", **SIZES), ["pooling", "mean", "'median'"]),
+        (lambda: transformer(10, **SIZES, source_embedding="glove"), ["`source_embedding`", "Keras layer", "'glove'"]),
+        (
+            lambda: transformer(10, **SIZES, target_embedding=TokenEmbedding(11, 16)),
+            ["`target_embedding`", "'input_dim': 10", "'output_dim': 16"],
+        ),
+        (
+            lambda: transformer(10, **SIZES, source_embedding=keras.layers.Embedding(10, 16)),
+            ["`source_embedding`", "mask_zero=True"],
+        ),
+        (
+            lambda: decoder_lm(10, **SIZES, target_embedding=keras.layers.Embedding(10, 16, mask_zero=True)),
+            ["`tied_output`", "TokenEmbedding", "True"],
+        ),
     ],
 )
 def test_bad_arguments(make, words):
