@@ -185,7 +185,7 @@ def keras_hub(options):
                 logits, cache = model.step(token, index - 1, cache)
                 return logits[:, -1], None, cache
 
-            cache, mask = model.start(sources, longest), ops.not_equal(prompt, PAD)
+            cache, mask = model.prefill(sources, longest), ops.not_equal(prompt, PAD)
             return sampler(following, prompt, cache=cache, index=1, mask=mask, stop_token_ids=(END,))[:, 1:]
 
         program = programs.compiled(search, model.variables)

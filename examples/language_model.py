@@ -32,11 +32,11 @@ def table_bits(train, test, size, extra=0.03):
 
 def continued(model, tokenizer, prompts, length=LENGTH):
     """Samples a continuation of each prompt."""
-    prefix = np.zeros((len(prompts), length), "int32")
-    for row, ids in zip(prefix, tokenizer.encode(prompts), strict=True):
-        row[: len(ids)] = ids[:length]
-    ids = decoding.sample(model.start, model.step, prefix, length, seed=1, temperature=0.7, prefix=prefix)
-    return tokenizer.decode(keras.ops.convert_to_numpy(ids))
+    ids = np.zeros((len(prompts), length), "int32")
+    for row, prompt in zip(ids, tokenizer.encode(prompts), strict=True):
+        row[: len(prompt)] = prompt[:length]
+    ids = model.generate(ids, length, decoding.Sample(temperature=0.7, seed=1))
+    return tokenizer.decode(ids)
 
 
 def main():

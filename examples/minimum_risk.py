@@ -39,7 +39,7 @@ def draw(model, tokenizer, pairs, seed):
     """Inputs, labels and costs of samples; the first of each source is replaced by the reference."""
     sides = (tokenizer.encode(texts) for texts in zip(*pairs, strict=True))
     source, references = (np.repeat(padded(side, LENGTH), SAMPLES, axis=0) for side in sides)
-    labels = np.array(decoding.sample(model.start, model.step, source, LENGTH, seed=seed))
+    labels = np.array(decoding.sample(model.prefill, model.step, source, LENGTH, seed=seed))
     labels[::SAMPLES] = references[::SAMPLES]
     return model_inputs(source, labels), labels, costs(tokenizer.decode(labels), tokenizer.decode(references))
 

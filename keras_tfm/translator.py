@@ -360,9 +360,8 @@ class Translator:
         length = ops.shape(sources)[1]
         if not isinstance(length, int):  # in a graph: few translations are more than twice as long as their source
             options["capacity"] = (length + 5) // 2
-        # `max_length` or `capacity` ensures that the cache has room
-        start, step = self.steps(sampler.needs_attention(n), padded, check_room=False)
-        return sampler.decode(start, step, sources, limits=limits, **options)
+        prefill, step = self.steps(sampler.needs_attention(n), padded)
+        return sampler.decode(prefill, step, sources, limits=limits, **options)
 
     def longest(self, width: int, sampler: decoding.Greedy | None = None, room: int = 0) -> int:
         """The maximum number of tokens of a translation, for sources of at most `width` tokens.
@@ -372,19 +371,16 @@ class Translator:
         longest = min(longest_translation(width), self.longest_target) + room
         return max(min(longest, self.max_length), (sampler or self.sampler).min_length)
 
-    def steps(
-        self, with_attention: bool = False, padded: bool = True, check_room: bool = True
-    ) -> tuple[Callable, Callable]:
-        """Returns the functions `start` and `step` of the model or of the ensemble, for `keras_tfm.decoding`.
+    def steps(self, with_attention: bool = False, padded: bool = True) -> tuple[Callable, Callable]:
+        """Returns the functions `prefill` and `step` of the model or of the ensemble, for `keras_tfm.decoding`.
 
         Args:
             with_attention: whether `step` returns attention to the source too, for the coverage penalty.
             padded: whether the sources may have padding.
-            check_room: whether `step` checks that the cache has room for its tokens.
         """
         model = decoding.Ensemble(self.models) if len(self.models) > 1 else self.models[0]
         step = model.step_and_attention if with_attention else model.step
-        return functools.partial(model.start, padded=padded), functools.partial(step, check_room=check_room)
+        return functools.partial(model.prefill, padded=padded), step
 
 
 def _saved_settings(folder):

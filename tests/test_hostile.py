@@ -99,6 +99,7 @@ def test_a_model_of_foreign_classes_is_refused(saved, sentinel, tmp_path):
             lambda config, hostile=hostile: {**config, "config": config["config"] | {"activation": hostile}},
             lambda config, hostile=hostile: {**config, "config": config["config"] | {"kernel_initializer": hostile}},
             lambda config, hostile=hostile: {**config, "config": config["config"] | {"builder": hostile}},
+            lambda config, layer=layer: {**config, "config": config["config"] | {"source_embedding": layer}},
             lambda config, hostile=hostile: {**config, "config": config["config"] | {"name": hostile}},
         ]
         for change in changes:
@@ -134,7 +135,7 @@ def test_the_configuration_of_a_run_is_plain(saved, sentinel, tmp_path):
     (run / "checkpoints").mkdir()
     np.savez(run / "checkpoints/1.npz", np.zeros(10**6))
     for hostile in hostile_objects(sentinel):
-        for name in ("activation", "kernel_initializer", "builder", "name"):
+        for name in ("activation", "kernel_initializer", "source_embedding", "builder", "name"):
             files.write_json(run / "config.json", config | {"model": config["model"] | {name: hostile}})
             for read in (Translator.load, loading.finish):
                 with pytest.raises(ValueError, match="config.json"):

@@ -46,7 +46,7 @@ def train(name, steps, build, backwards=False, times=1):
 def correct(model, count, backwards, shortest=2):
     """Whether greedy decoding writes the right word at each place of fresh targets, NaN where there is no word."""
     x, y = data(count, 2, backwards, shortest)
-    written = np.array(greedy(model.start, model.step, x["source"], LONGEST + 1))
+    written = np.array(greedy(model.prefill, model.step, x["source"], LONGEST + 1))
     return np.where(y > 2, 100.0 * (written == y), np.nan)[:, :LONGEST]
 
 

@@ -1,4 +1,4 @@
-"""Greedy decoding, sampling and beam search, over the `start` and `step` of any model."""
+"""Greedy decoding, sampling and beam search, over the `prefill` and `step` of any model."""
 
 from keras_tfm.common.lazy import attach as _attach
 

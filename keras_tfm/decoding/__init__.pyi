@@ -7,6 +7,7 @@ from keras_tfm.decoding.samplers import Sample as Sample
 from keras_tfm.decoding.samplers import compiled as compiled
 from keras_tfm.decoding.samplers import with_options as with_options
 from keras_tfm.decoding.search import Ensemble as Ensemble
+from keras_tfm.decoding.search import Prompted as Prompted
 from keras_tfm.decoding.search import greedy as greedy
 from keras_tfm.decoding.search import sample as sample
 from keras_tfm.ops.runtime import NEVER as NEVER

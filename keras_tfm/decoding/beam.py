@@ -1,4 +1,4 @@
-"""Beam search, over the `start` and `step` of a model; see `keras_tfm.decoding.search`."""
+"""Beam search, over the `prefill` and `step` of a model; see `keras_tfm.decoding.search`."""
 
 import functools
 from collections.abc import Callable
@@ -10,7 +10,6 @@ from keras_tfm import ops
 from keras_tfm.common.arguments import UserError, one_of, positive
 from keras_tfm.decoding.search import Search, last_logits, map_hypotheses
 from keras_tfm.ops.runtime import NEVER, flat_places
-from keras_tfm.text import END, PAD
 
 # Name → divisor of a hypothesis' log probability, as a function of its number of tokens and an exponent.
 PENALTIES = {
@@ -20,7 +19,7 @@ PENALTIES = {
 
 
 def beam_search(
-    start: Callable,
+    prefill: Callable,
     step: Callable,
     sources: Any,
     max_length: int,
@@ -39,7 +38,8 @@ def beam_search(
     separately.
 
     Args:
-        start, step, sources, max_length, capacity, **constraints: as for `greedy`.
+        prefill, step, sources, max_length, capacity, **constraints: as for `greedy`. The tokens of a prefix add nothing
+            to the score, but count as part of the length.
         num_beams: number of hypotheses to keep.
         n_best: number of hypotheses to return, at most `num_beams`.
         penalty: a key of `PENALTIES`: what the log probability of a hypothesis is divided by.
@@ -53,8 +53,8 @@ def beam_search(
             largest divisor of any length that it can reach.
 
     Returns:
-        ids (batch, n_best, max_length), zeros after the end token, and scores (batch, n_best), best first. Slots with
-        no hypothesis have zeros as ids and the score `NEVER`.
+        ids (batch, n_best, max_length), padding after the end token, and scores (batch, n_best), best first. Slots with
+        no hypothesis have padding as ids and the score `NEVER`.
     """
     if positive("n_best", n_best) > positive("num_beams", num_beams):
         raise UserError(f"`n_best` must be at most {num_beams=}. Received: {n_best=}")
@@ -62,7 +62,7 @@ def beam_search(
     divisors = PENALTIES[penalty](np.arange(1, max_length + 1, dtype="float32"), length_penalty)
     options = {"num_beams": num_beams, "n_best": n_best, "divisors": divisors, "coverage_penalty": coverage_penalty}
     options["early_stopping"] = early_stopping
-    return _BeamSearch(start, step, sources, max_length, capacity, constraints, **options).decode()
+    return _BeamSearch(prefill, step, sources, max_length, capacity, constraints, **options).decode()
 
 
 def check_search(penalty="length", length_penalty=0.6, coverage_penalty=0.0, early_stopping=True):
@@ -84,19 +84,20 @@ class _BeamSearch(Search):
         self.coverage_penalty = coverage_penalty
 
     def decode(self):
-        shape = self.batch, self.num_beams
+        shape, repeated = (self.batch, self.num_beams), functools.partial(_repeated, n=self.num_beams)
+        state, written = self.begin(at_once=not self.coverage_penalty)  # which needs the attention of each token
+        state |= {"cache": map_hypotheses(repeated, state["cache"]), "tokens": repeated(state["tokens"])}
         alive = {
-            "ids": ops.zeros((*shape, self.max_length), dtype="int32"),
+            "ids": ops.reshape(repeated(written), (*shape, self.max_length)),
             "scores": ops.tile(ops.convert_to_tensor([[0.0] + [NEVER] * (self.num_beams - 1)]), (self.batch, 1)),
         }
         if self.coverage_penalty:
             alive["coverage"] = ops.zeros((*shape, ops.shape(self.sources)[1]))
         ended = {"ids": alive["ids"], "scores": ops.full(shape, 2 * NEVER)}
-        parents = ops.zeros(shape, dtype="int32")
-        cache = map_hypotheses(functools.partial(_repeated, n=self.num_beams), self.cache)
-        ended = self.run(self.batch * self.num_beams, cache, alive=alive, ended=ended, parents=parents)
+        ended = self.run(state | {"alive": alive, "ended": ended, "parents": ops.zeros(shape, dtype="int32")})
         ids, scores = (ended[name][:, : self.n_best] for name in ("ids", "scores"))
-        return ops.where(ops.expand_dims(scores > NEVER / 2, -1), ids, PAD), ops.maximum(scores, NEVER)
+        ids = ops.where(ops.expand_dims(scores > NEVER / 2, -1), ids, self.constraints.pad_id)
+        return ids, ops.maximum(scores, NEVER)
 
     def result(self, state):
         return state["ended"]
@@ -126,7 +127,8 @@ class _BeamSearch(Search):
         scores, tokens, parents = self._continuations(last_logits(logits), position, alive)
         alive = {name: ops.take_each(x, parents) for name, x in alive.items()}
         alive["ids"] = ops.slice_update(alive["ids"], (0, 0, position), ops.expand_dims(tokens, -1))
-        ends = ops.logical_or(tokens == END, ops.reshape(position >= self.constraints.last, (-1, 1)))
+        last = ops.reshape(position >= self.constraints.last, (-1, 1))
+        ends = ops.logical_or(tokens == self.constraints.end_id, last)
         ended = self._ended(state["ended"], alive, ops.logical_and(ends, scores > NEVER / 2), scores, position)
         alive["scores"] = ops.where(ends, 2 * NEVER, scores)
         new = {"position": position + 1, "tokens": ops.reshape(tokens, (-1, 1)), "parents": parents}
@@ -146,7 +148,8 @@ class _BeamSearch(Search):
         """The best `num_beams` of the hypotheses that had ended and of those that end now."""
         final = scores / ops.take(self.divisors, position, axis=0)
         if self.coverage_penalty:
-            covered = ops.log(ops.clip(alive["coverage"], 1e-9, 1.0)) * ops.cast(self.sources != 0, "float32")[:, None]
+            tokens = ops.cast(self.sources != self.constraints.pad_id, "float32")
+            covered = ops.log(ops.clip(alive["coverage"], 1e-9, 1.0)) * tokens[:, None]
             final = final + self.coverage_penalty * ops.sum(covered, axis=-1)
         final = ops.concatenate([ended["scores"], ops.where(ends, final, 2 * NEVER)], axis=1)
         best, which = ops.top_k(final, self.num_beams)

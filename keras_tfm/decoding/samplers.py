@@ -43,7 +43,7 @@ class Greedy:
 
     def decode(
         self,
-        start: Callable,
+        prefill: Callable,
         step: Callable,
         sources: Any,
         max_length: int,
@@ -54,7 +54,7 @@ class Greedy:
         """Decodes a batch, eagerly or inside a graph.
 
         Args:
-            start, step, sources, max_length: see `greedy`.
+            prefill, step, sources, max_length: see `greedy`.
             n_best: number of hypotheses to return, which only a `Beam` can do; by default the best one.
             uniforms: the random numbers of a `Sample`, by default drawn here.
             **constraints: those that belong to the rows: `prefix`, `limits`, `capacity`; see `greedy`.
@@ -63,7 +63,7 @@ class Greedy:
             ids (batch, n, max_length), zeros after the end token, and scores (batch, n), which are 0 unless a beam
             search computes them; n is `n_best`, or 1.
         """
-        return self._alone(greedy(start, step, sources, max_length, **self._options(), **constraints), n_best)
+        return self._alone(greedy(prefill, step, sources, max_length, **self._options(), **constraints), n_best)
 
     def uniforms(self, batch_size: int, max_length: int) -> Any:
         """The random numbers that `decode` takes, (batch, max_length) in [0, 1), or None."""
@@ -128,7 +128,7 @@ class Sample(Greedy):
 
     def decode(
         self,
-        start: Callable,
+        prefill: Callable,
         step: Callable,
         sources: Any,
         max_length: int,
@@ -138,7 +138,9 @@ class Sample(Greedy):
     ) -> tuple[Any, Any]:
         if uniforms is None:
             uniforms = self.uniforms(ops.shape(sources)[0], max_length)
-        return self._alone(sample(start, step, sources, max_length, uniforms, **self._options(), **constraints), n_best)
+        return self._alone(
+            sample(prefill, step, sources, max_length, uniforms, **self._options(), **constraints), n_best
+        )
 
     def uniforms(self, batch_size: int, max_length: int) -> Any:
         return ops.convert_to_numpy(keras.random.uniform((batch_size, max_length), seed=self.seed))
@@ -175,7 +177,7 @@ class Beam(Greedy):
 
     def decode(
         self,
-        start: Callable,
+        prefill: Callable,
         step: Callable,
         sources: Any,
         max_length: int,
@@ -184,9 +186,9 @@ class Beam(Greedy):
         **constraints: Any,
     ) -> tuple[Any, Any]:
         if not self.has_scores(n_best):
-            return Greedy(**_shared(self, Greedy)).decode(start, step, sources, max_length, **constraints)
+            return Greedy(**_shared(self, Greedy)).decode(prefill, step, sources, max_length, **constraints)
         sizes = {"num_beams": max(self.num_beams, n_best or 1), "n_best": n_best or 1}
-        return beam_search(start, step, sources, max_length, **self._options() | sizes, **constraints)
+        return beam_search(prefill, step, sources, max_length, **self._options() | sizes, **constraints)
 
     def has_scores(self, n_best: int | None = None) -> bool:
         return self.num_beams > 1 or n_best is not None
@@ -222,29 +224,29 @@ def _shared(sampler, kind):
     return {x.name: getattr(sampler, x.name) for x in dataclasses.fields(kind) if hasattr(sampler, x.name)}
 
 
-def compiled(sampler: Greedy, start: Callable, step: Callable, variables: Any = (), locks: Any = ()) -> Callable:
+def compiled(sampler: Greedy, prefill: Callable, step: Callable, variables: Any = (), locks: Any = ()) -> Callable:
     """A search as one compiled program for each shape, for any number of rows; several threads may call it.
 
     Args:
         sampler: `Greedy()`, `Sample()` or `Beam()`.
-        start, step: of a model, see `keras_tfm.decoding.search`.
-        variables: those that `start` and `step` use. Each call sees their current values.
+        prefill, step: of a model, see `keras_tfm.decoding.search`.
+        variables: those that `prefill` and `step` use. Each call sees their current values.
         locks: those that must be held meanwhile on JAX, see `SequenceModel.running`.
 
     Returns:
         a function of sources (batch, source length), `max_length` and, as an option, a `prefix` (batch, n), which
         returns ids (batch, max_length), a NumPy array with zeros after the end token.
 
-    >>> def start(sources, max_length):
+    >>> def prefill(sources, max_length):
     ...     return {"memory": ops.convert_to_tensor(sources)}
     >>> def step(tokens, position, cache):  # writes 3, 4, 5 and the end token
     ...     return ops.one_hot(ops.where(tokens == 5, 2, ops.maximum(tokens, 2) + 1), 7), cache
-    >>> compiled(Greedy(), start, step)(np.ones((1, 1), "int32"), max_length=6).tolist()
+    >>> compiled(Greedy(), prefill, step)(np.ones((1, 1), "int32"), max_length=6).tolist()
     [[3, 4, 5, 2, 0, 0]]
     """
 
     def search(inputs, max_length):
-        return sampler.decode(start, step, max_length=max_length, **inputs)[0][:, 0]
+        return sampler.decode(prefill, step, max_length=max_length, **inputs)[0][:, 0]
 
     program = programs.compiled(search, list(variables), locks)
 

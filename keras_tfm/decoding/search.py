@@ -1,6 +1,6 @@
-"""Greedy decoding and sampling, over the `start` and `step` of a model.
+"""Greedy decoding and sampling, over the `prefill` and `step` of a model.
 
-    start(sources, max_length) → cache
+    prefill(sources, max_length) → cache
     step(tokens, position, cache) → logits (rows, n, vocabulary), cache
 
 A cache is any tree of dicts, lists and tensors, whose first axis is that of the rows; each step returns one of the same
@@ -9,13 +9,16 @@ others belong to a hypothesis and move with it. Those under a key "state" keep t
 number of positions, (…, capacity, features). `step` may be given several rows for each row of the memory: first all
 rows of source 0, then those of source 1, and so on.
 
+A search feeds one token at a time, but reads the tokens that all rows start with, see `prefix`, at once; a cache with a
+"state" reads these one by one, too.
+
 Axes: b batch, k beams, l length, v vocabulary.
 """
 
 import copy
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -24,35 +27,34 @@ from keras_tfm import ops
 from keras_tfm.common.arguments import UserError, check, positive, positive_number
 from keras_tfm.decoding.constraints import Constraints
 from keras_tfm.ops.runtime import NEVER
-from keras_tfm.text import END, PAD, START
 
 MANY = 16  # rows, and positions, from which on it pays to divide a search, which takes twice as long to compile
 GROUPS = 4
 
 
 def greedy(
-    start: Callable, step: Callable, sources: Any, max_length: int, capacity: int | None = None, **constraints: Any
+    prefill: Callable, step: Callable, sources: Any, max_length: int, capacity: int | None = None, **constraints: Any
 ) -> Any:
     """Writes the most probable token at each position, until all rows have ended.
 
-    A row in which no token is allowed at some position, by `min_length` and other constraints, becomes all zeros.
+    A row in which no token is allowed at some position, by `min_length` and other constraints, becomes all padding.
 
     Args:
-        start, step: of a model, see the module docstring.
+        prefill, step: of a model, see the module docstring.
         sources: ids (batch, source length).
-        max_length, **constraints: see `Constraints`.
+        max_length, **constraints: see `Constraints`, `start_id`, `end_id` and `pad_id` among them.
         capacity: initial size of the cache, in positions. It is doubled before the first step and whenever it is
             full. By default the cache has `max_length` positions from the start. Only for TensorFlow graphs that XLA
             does not compile.
 
     Returns:
-        ids (batch, max_length), zeros after the end token.
+        ids (batch, max_length), padding after the end token.
     """
-    return _OneByOne(start, step, sources, max_length, capacity, constraints).decode()
+    return _OneByOne(prefill, step, sources, max_length, capacity, constraints).decode()
 
 
 def sample(
-    start: Callable,
+    prefill: Callable,
     step: Callable,
     sources: Any,
     max_length: int,
@@ -66,7 +68,7 @@ def sample(
     """Draws each token by its probability, until all rows have ended.
 
     Args:
-        start, step, sources, max_length, **constraints: as for `greedy`.
+        prefill, step, sources, max_length, **constraints: as for `greedy`.
         seed: an integer, for reproducible draws; None or a `keras.random.SeedGenerator`, for other ones in each call;
             or the random numbers themselves, (batch, max_length) in [0, 1).
         temperature: above 1 for more variety, below for less.
@@ -75,13 +77,20 @@ def sample(
         min_p: draw from tokens with this fraction of the highest probability (https://arxiv.org/abs/2407.01082).
 
     Returns:
-        ids (batch, max_length), zeros after the end token.
+        ids (batch, max_length), padding after the end token.
     """
     check_sampling(temperature, top_k, top_p, min_p)
     if seed is None or isinstance(seed, (int, np.integer, keras.random.SeedGenerator)):
         seed = keras.random.uniform((ops.shape(sources)[0], max_length), seed=seed)
     draw = functools.partial(_draw, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-    return _OneByOne(start, step, sources, max_length, None, constraints).decode(draw, seed)
+    return _OneByOne(prefill, step, sources, max_length, None, constraints).decode(draw, seed)
+
+
+class Prompted(NamedTuple):
+    """What `prefill` returns if `sources` are the prompts (batch, n) that each row starts with, and the cache."""
+
+    cache: object
+    prompt: object
 
 
 def check_sampling(temperature=1.0, top_k=None, top_p=None, min_p=None):
@@ -96,19 +105,38 @@ def check_sampling(temperature=1.0, top_k=None, top_p=None, min_p=None):
 class Search:
     """A loop over `step`. Its state is a dict: position, tokens to feed next, cache, and what subclasses add."""
 
-    def __init__(self, start, step, sources, max_length, capacity, constraints):
+    def __init__(self, prefill, step, sources, max_length, capacity, constraints):
         self.step, self.max_length, self.capacity = functools.partial(_checked, step), max_length, capacity
         self.constraints, self.sources = Constraints(max_length, **constraints), ops.convert_to_tensor(sources)
         self.batch = ops.shape(self.sources)[0]
         many = isinstance(self.batch, int) and self.batch >= MANY and max_length >= MANY
         self.divided = ops.current().compacts_batches and capacity is None and many
-        self.half = (max_length + 1) // 2
-        self.cache = start(self.sources, self.half if self.divided else max_length if capacity is None else capacity)
+        prefix = self.constraints.prefix
+        self.half = max((max_length + 1) // 2, 0 if prefix is None else prefix.shape[1])
+        self.cache = prefill(self.sources, self.half if self.divided else max_length if capacity is None else capacity)
+        if isinstance(self.cache, Prompted):
+            self.cache, prompt = self.cache
+            if prefix is None:
+                self.constraints = Constraints(max_length, **constraints | {"prefix": prompt})
 
-    def run(self, rows, cache, **state):
-        """The result of the loop, which starts with a start token in each of the rows."""
-        state |= {"position": ops.convert_to_tensor(0, dtype="int32"), "cache": cache}
-        state["tokens"] = ops.full((rows, 1), START, dtype="int32")
+    def begin(self, at_once=True):
+        """The first state, for one hypothesis per source, and what is written already, (b, l).
+
+        If `at_once`, one step reads what all rows start with. It reads padding in longer prefixes, too; the steps at
+        these positions replace it before any token attends to it.
+        """
+        rules, start = self.constraints, ops.full((self.batch, 1), self.constraints.start_id, dtype="int32")
+        state = {"position": ops.convert_to_tensor(0, dtype="int32"), "tokens": start, "cache": self.cache}
+        nothing = ops.full((self.batch, self.max_length), rules.pad_id, dtype="int32")
+        if rules.prefix is None or not at_once or self.capacity is not None or _has_state(self.cache):
+            return state, nothing
+        read, position = ops.concatenate([start, rules.prefix], axis=1), rules.shared_length()
+        _, cache, *_ = self.step(read[:, :-1], 0, self.cache)
+        state = {"position": position, "tokens": ops.take(read, position, axis=1)[:, None], "cache": cache}
+        return state, ops.where(ops.arange(self.max_length) < position, rules.filled_prefix(), nothing)
+
+    def run(self, state):
+        """The result of the loop from a state on."""
         if self.divided:
             return self._run_divided(state)
         if self.capacity is None:
@@ -173,10 +201,11 @@ class _OneByOne(Search):
     def decode(self, draw=None, uniforms=None):
         """Decodes; `uniforms` (b, l) are the random numbers of each row, of which `draw` is given a column."""
         self.draw = draw
-        state = {"written": ops.zeros((self.batch, self.max_length), "int32"), "done": ops.zeros((self.batch,), "bool")}
+        state, written = self.begin()
+        state |= {"written": written, "done": ops.zeros((self.batch,), "bool")}
         if uniforms is not None:
             state["uniforms"] = ops.convert_to_tensor(uniforms)  # not in `draw`: groups take their rows of the state
-        return self.run(self.batch, self.cache, **state)
+        return self.run(state)
 
     def result(self, state):
         return state["written"]
@@ -186,7 +215,7 @@ class _OneByOne(Search):
         return ops.logical_not(state["done"])
 
     def advance(self, state):
-        position, done, written = state["position"], state["done"], state["written"]
+        position, done, written, pad_id = state["position"], state["done"], state["written"], self.constraints.pad_id
         logits, cache = self.step(state["tokens"], position, state["cache"])
         if self.draw is None and not self.constraints.may_exclude_all:
             chosen = self.constraints.most_probable(last_logits(logits), 1, position, written)[1]
@@ -198,10 +227,10 @@ class _OneByOne(Search):
                 chosen = self.draw(scores, ops.take(state["uniforms"], position, axis=1)[:, None])
             if self.constraints.may_exclude_all:  # a row that cannot go on has no translation, as in a beam search
                 stuck = ops.logical_and(ops.logical_not(done), ops.max(scores, axis=-1) < NEVER / 2)
-                done, written = ops.logical_or(done, stuck), ops.where(ops.expand_dims(stuck, 1), PAD, written)
-        tokens = ops.where(ops.expand_dims(done, 1), PAD, chosen)
+                done, written = ops.logical_or(done, stuck), ops.where(ops.expand_dims(stuck, 1), pad_id, written)
+        tokens = ops.where(ops.expand_dims(done, 1), pad_id, chosen)
         written = ops.slice_update(written, (0, position), tokens)
-        ends = ops.logical_or(tokens[:, 0] == END, position >= self.constraints.last)
+        ends = ops.logical_or(tokens[:, 0] == self.constraints.end_id, position >= self.constraints.last)
         new = {"position": position + 1, "tokens": tokens, "written": written, "done": ops.logical_or(done, ends)}
         return {**state, **new, "cache": cache}
 
@@ -254,6 +283,12 @@ def map_hypotheses(function: Callable, cache: Any, but: Any = ("memory",)) -> An
     return function(cache)
 
 
+def _has_state(cache):
+    """Whether a part of the cache is not addressed by positions."""
+    parts = cache.values() if isinstance(cache, dict) else cache if isinstance(cache, (list, tuple)) else ()
+    return isinstance(cache, dict) and "state" in cache or any(map(_has_state, parts))
+
+
 def _doubled(x):
     """Twice as many positions, (…, n, features) → (…, 2n, features)."""
     return ops.concatenate([x, ops.zeros_like(x)], axis=-2)
@@ -273,8 +308,11 @@ class Ensemble:
     def __init__(self, models: Sequence[Any]):
         self.models = list(models)
 
-    def start(self, sources: Any, max_length: int, **options: Any) -> Any:
-        return [model.start(sources, max_length, **options) for model in self.models]
+    def prefill(self, sources: Any, max_length: int, **options: Any) -> Any:
+        caches = [model.prefill(sources, max_length, **options) for model in self.models]
+        if isinstance(caches[0], Prompted):
+            return Prompted([cache for cache, _ in caches], caches[0].prompt)
+        return caches
 
     def step(self, tokens: Any, position: Any, cache: Any, **options: Any) -> tuple[Any, Any]:
         outputs = [model.step(tokens, position, own, **options) for model, own in zip(self.models, cache, strict=True)]

@@ -21,11 +21,16 @@ OPTIONS = {
     "activation": ("relu", "gelu", "swish", "silu"),
     "window": (None,),
     "num_kv_heads": (None,),
+    "head_dim": (None,),
+    "source_embedding": (None,),
+    "target_embedding": (None,),
+    "norm_epsilon": (None, 1e-5),
     "tied_output": (True,),
 }
 FREE = {"vocab_size", "target_vocab_size", "model_dim", "num_layers", "num_decoder_layers", "num_heads", "ff_dim"}
 FREE |= {"dropout", "attention_dropout", "max_length", "norm_first", "use_bias", "kernel_initializer"}
 FREE |= {"bias_initializer", "packed", "dtype", "name", "scaled_embeddings", "output_bias", "embedding_norm"}
+FREE |= {"max_wavelength"}
 
 NEVER = np.float32(-6e4)  # bias of the logit of a token that is never written; float16 can hold it
 
@@ -54,7 +59,7 @@ def _spec(model, specs):
         model.encoder.blocks[0].attention.num_heads,
         pre_norm=bool(model.arguments.get("norm_first")),
         activation=getattr(specs.common_spec.Activation, options["activation"].upper().replace("SILU", "SWISH")),
-        layernorm_embedding=model.encoder.embedding_norm is not None,
+        layernorm_embedding=model.encoder.embedding_norm,
     )
     _fill_stack(spec.encoder, spec.encoder.embeddings[0], model.encoder, model.source_embedding)
     _fill_stack(spec.decoder, spec.decoder.embeddings, model.decoder, model.target_embedding)
@@ -69,10 +74,10 @@ def _fill_stack(to, embeddings, stack, embedding):
     positions = stack.encodings[0]
     zeros = np.zeros((1, positions.max_length or 1024, embedding.output_dim), "float32")
     to.position_encodings.encodings = _array(positions(zeros))[0]
-    if stack.norm is not None:
-        _fill_norm(to.layer_norm, stack.norm)
-    if stack.embedding_norm is not None:
-        _fill_norm(to.layernorm_embedding, stack.embedding_norm)
+    if stack.output_norm is not None:
+        _fill_norm(to.layer_norm, stack.output_norm)
+    if stack.input_norm is not None:
+        _fill_norm(to.layernorm_embedding, stack.input_norm)
     for layer, block in zip(to.layer, stack.blocks, strict=True):
         own = block.attention
         _fill_linear(layer.self_attention.linear[0], own.query_dense, own.key_dense, own.value_dense)

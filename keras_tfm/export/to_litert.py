@@ -52,7 +52,7 @@ class Graphs:
         tf, self.translator, self.settings = tensorflow(), translator, settings
         from keras_tfm.runtimes import litert
 
-        self.start, self.step = translator.steps(padded=False)
+        self.prefill, self.step = translator.steps(padded=False)
         self.constants, tables = [], _EightBitTables()
         for model in translator.models:
             embeddings = {id(layer.embeddings) for layer in model.layers if hasattr(layer, "embeddings")}
@@ -63,7 +63,7 @@ class Graphs:
                 self.constants.append((variable, tf.constant(value)))
         self.runtime = litert.LITERT._replace(embed=tables.rows)
         with self.tracing():
-            self.structure = self.start(tf.constant([[END]]), settings["longest"])
+            self.structure = self.prefill(tf.constant([[END]]), settings["longest"])
 
     @contextlib.contextmanager
     def tracing(self):
@@ -77,7 +77,7 @@ class Graphs:
 
     def encode(self, ids):
         with self.tracing():
-            return _named(self.start(not_negative(ids), self.settings["longest"]))
+            return _named(self.prefill(not_negative(ids), self.settings["longest"]))
 
     def decode_step(self, tokens, position, *cache):
         with self.tracing():

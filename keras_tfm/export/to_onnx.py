@@ -26,7 +26,7 @@ def write(translator, folder, settings):
     check("coverage_penalty", settings["coverage_penalty"], not settings["coverage_penalty"], "0 for ONNX")
     encoder, longest = _Encoder(translator, settings["longest"]), settings["longest"]
     # Sizes that change with batch size and source length are left open.
-    caches = [encoder.start(np.full((n, n), END, "int32"), longest) for n in (1, 2)]
+    caches = [encoder.prefill(np.full((n, n), END, "int32"), longest) for n in (1, 2)]
     inputs = {"tokens": ((None, 1), "int32"), "position": ((1,), "int32")}
     for number, (x, y) in enumerate(zip(*map(keras.tree.flatten, caches), strict=True)):
         shape = tuple(size if size == same else None for size, same in zip(x.shape, y.shape, strict=True))
@@ -37,16 +37,16 @@ def write(translator, folder, settings):
 
 
 class _Encoder(keras.Model):
-    """`start` of a translator as a model, which is what Keras exports."""
+    """`prefill` of a translator as a model, which is what Keras exports."""
 
     def __init__(self, translator, longest, structure=None):
         super().__init__(name="function")
         self.models, self.longest, self.built = translator.models, longest, True
         self.packed = functools.partial(keras.tree.pack_sequence_as, structure)  # Keras would wrap a dict
-        self.start, self.step = translator.steps()
+        self.prefill, self.step = translator.steps()
 
     def call(self, inputs):
-        return _named("cache", self.start(inputs["ids"], self.longest))
+        return _named("cache", self.prefill(inputs["ids"], self.longest))
 
     def write(self, path, inputs):
         import tensorflow as tf

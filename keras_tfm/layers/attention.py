@@ -270,15 +270,15 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         inputs, mask: (batch, length, features) and (batch, length); Keras fills in that of `Embedding(mask_zero=True)`.
         attention_mask: (batch or 1, query, key) or (batch or 1, heads, query, key), True = may attend.
         return_attention_scores, training: as for `MultiHeadAttention`.
-        cache, start: a cache from `init_cache`, to which `inputs` are written from position `start` on.
+        cache, cache_position: a cache from `init_cache`, to which `inputs` are written from this position on.
 
     Returns:
         (batch, length, features); with a cache, a tuple of that and the new cache.
 
     >>> layer, x = MultiHeadSelfAttention(num_heads=2, causal=True, positions="rotary"), ops.ones((1, 3, 8))
     >>> y = layer(x)
-    >>> y, cache = layer(x[:, :1], cache=layer.init_cache(batch_size=1, max_length=3), start=0)
-    >>> y, cache = layer(x[:, 1:], cache=cache, start=1)
+    >>> y, cache = layer(x[:, :1], cache=layer.init_cache(batch_size=1, max_length=3), cache_position=0)
+    >>> y, cache = layer(x[:, 1:], cache=cache, cache_position=1)
     """
 
     def __init__(
@@ -323,7 +323,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         mask=None,
         attention_mask=None,
         cache=None,
-        start=0,
+        cache_position=0,
         return_attention_scores=False,
         training=None,
     ):
@@ -331,7 +331,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
             given = {"mask": mask, "attention_mask": attention_mask, "training": training}
             return self.with_scores(inputs, **given, cache=cache)
         q, k, v = self.project(inputs, self.query_dense, self.key_dense, self.value_dense)
-        start, length = ops.as_integer("start", start), ops.shape(inputs)[1]
+        start, length = ops.as_integer("cache_position", cache_position), ops.shape(inputs)[1]
         places = ops.arange(length, dtype="int32") + start
         q, k = self.scheme.rotate(q, places), self.scheme.rotate(k, places)
         if cache is None:

@@ -22,12 +22,15 @@ class Layer(keras.layers.Layer):
             vars(layer)["_arguments"] = inspect.signature(cls.__init__).bind(None, *args, **kwargs)
         return layer
 
-    def get_config(self):
+    def get_options(self):
+        """The options of the constructor and their values, as given, defaults included."""
         self._arguments.apply_defaults()
-        config = dict(self._arguments.arguments)
-        config |= config.pop("kwargs", {})
-        # Keras always writes the data type, and to serialize it here would import TensorFlow
-        config = {name: value for name, value in config.items() if name not in ("self", "args", "dtype")}
+        given = self._arguments.arguments
+        return {name: value for name, value in given.items() if name not in ("self", "args", "kwargs")}
+
+    def get_config(self):
+        config = self.get_options() | self._arguments.arguments.get("kwargs", {})
+        config.pop("dtype", None)  # Keras always writes it, and to serialize it here would import TensorFlow
         return keras.saving.serialize_keras_object(config) | super().get_config()
 
     @classmethod

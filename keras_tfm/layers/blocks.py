@@ -12,18 +12,30 @@ from keras_tfm.layers.attention import MultiHeadAttention, MultiHeadSelfAttentio
 from keras_tfm.layers.base import Layer, fresh, initializer, options_of
 from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.masks import MaskedLayer
+from keras_tfm.ops.private import earlier_store
 
 GATES = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "swish"}  # https://arxiv.org/abs/2002.05202
 
 
-class LayerNormalization(keras.layers.LayerNormalization):
+class Norm:
+    """Loads files in which the norms of a stack were called as options of it are now."""
+
+    def load_own_variables(self, store):
+        super().load_own_variables(earlier_store(store, {"input_norm": "embedding_norm", "output_norm": "norm"}))
+
+
+class LayerNormalization(Norm, keras.layers.LayerNormalization):
     """Keras' layer, with the operators of the runtime."""
 
     def call(self, x):
         return ops.layer_norm(self, x)
 
 
-NORMS = {"layer": partial(LayerNormalization, epsilon=1e-5), "rms": keras.layers.RMSNormalization}
+class RMSNormalization(Norm, keras.layers.RMSNormalization):
+    """Keras' layer."""
+
+
+NORMS = {"layer": partial(LayerNormalization, epsilon=1e-5), "rms": RMSNormalization}
 
 
 def normalization(norm, norm_epsilon=None, **kwargs):
@@ -209,8 +221,8 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
         inputs, mask, attention_mask, training: as for `TransformerEncoderBlock`.
         memory: (batch, memory length, any features), must be passed in every call or in none.
         memory_mask: (batch, key), (batch, query, key) or (batch, heads, query, key); Keras fills it in too.
-        cache, start: a cache from `init_cache`, instead of `memory`; `inputs` are written to it from position `start`
-            on.
+        cache, cache_position: a cache from `init_cache`, instead of `memory`, to which `inputs` are written from this
+            position on.
 
     Returns:
         (batch, length, features); with a cache, a tuple of that and the new cache.
@@ -218,8 +230,8 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
     >>> block = TransformerDecoderBlock(num_heads=2, ff_dim=32)
     >>> x, memory = keras.ops.ones((1, 3, 8)), keras.ops.ones((1, 5, 8))
     >>> y = block(x, memory)
-    >>> y, cache = block(x[:, :1], cache=block.init_cache(batch_size=1, max_length=3, memory=memory), start=0)
-    >>> y, cache = block(x[:, 1:], cache=cache, start=1)
+    >>> y, cache = block(x[:, :1], cache=block.init_cache(batch_size=1, max_length=3, memory=memory), cache_position=0)
+    >>> y, cache = block(x[:, 1:], cache=cache, cache_position=1)
     """
 
     def __init__(
@@ -269,12 +281,12 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
         memory_mask=None,
         attention_mask=None,
         cache=None,
-        start=0,
+        cache_position=0,
         training=None,
     ):
         self._check_memory(memory, memory_mask, cache)
         own, of_memory = (None, None) if cache is None else (cache["self"], cache.get("memory"))
-        step = {} if cache is None else {"start": start}
+        step = {} if cache is None else {"cache_position": cache_position}
         step |= {"mask": mask, "attention_mask": attention_mask, "training": training}
         x, own = self.attention_residual.join(inputs, self.attention, own, **step)
         if self.memory_attention.built:

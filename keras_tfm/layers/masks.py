@@ -224,16 +224,12 @@ class MaskedLayer(Layer):
                 rule = "which contains the memory, and to which only tokens are added"
                 raise UserError(f"`{name}` must be None in a call with a `cache`, {rule}. Received: a {name}")
 
-    def with_past(self, cache, start, length):
-        """The cache for a call with `length` tokens from `start` on, for which the caller has made sure of room."""
-        return cache
-
     def check_built(self, method):
         if not self.built:
             raise UserError(f"{self.name!r} must be built before `{method}`: call it or its `build` first.")
 
     def compute_output_spec(self, *args, cache=None, **kwargs):
-        if cache is None and not kwargs.get("return_attention_scores"):
+        if cache is None and not any(kwargs.get(f"return_{name}") for name in ("attention_scores", "hidden_states")):
             return super().compute_output_spec(*args, **kwargs)
         return keras.Operation.compute_output_spec(self, *args, cache=cache, **kwargs)  # of a tuple, by tracing
 

@@ -44,8 +44,9 @@ class PositionalEncoding(Layer):
 
     Call arguments:
         inputs: (batch, length, features); the output has the same width, or `dim` more for "concat".
-        position_ids: (batch, length) integers, for packed sequences; `start, start + 1, …` by default.
-        start: position of the first token, for cached decoding.
+        position_ids: (batch, length) integers, for packed sequences; `start_index, start_index + 1, …` by
+            default.
+        start_index: position of the first token, for cached decoding.
 
     >>> print(PositionalEncoding(combine="concat", dim=3)(ops.zeros((2, 5, 8))).shape)
     (2, 5, 11)
@@ -79,10 +80,10 @@ class PositionalEncoding(Layer):
             normal = keras.initializers.RandomNormal(stddev=0.02)
             self.table = self.add_weight((self.max_length, self.dim or inputs_shape[-1]), normal, name="table")
 
-    def call(self, inputs, *, position_ids=None, start=0):
+    def call(self, inputs, *, position_ids=None, start_index=0):
         length = ops.shape(inputs)[1]
         if position_ids is None:
-            start = ops.as_integer("start", start)
+            start = ops.as_integer("start_index", start_index)
             position_ids = ops.expand_dims(ops.arange(length, dtype="int32") + start, 0)
             last = ops.known_value(start + length - 1)
         else:

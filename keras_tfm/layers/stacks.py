@@ -27,7 +27,7 @@ class Stack(masks.MaskedLayer):
         positions = one_of("positions", self.positions, (*ENCODINGS, *SCHEMES))
         one_of("positions_in", self.positions_in, PLACES)
         policy, numbers = self.dtype_policy, range(positive("num_layers", self.num_layers))
-        self.dropout = Dropout(rate("dropout", self.dropout), name=f"{self.name}_dropout", dtype=policy)
+        self.input_dropout = Dropout(rate("dropout", self.dropout), name=f"{self.name}_dropout", dtype=policy)
         of_block = options_of(block, options) | {"positions": positions if positions in SCHEMES else None}
         self.blocks = [block(**of_block, dtype=policy, name=f"{self.name}_{n}") for n in numbers]
         self.encodings, self.position_denses = [], []  # one for the first block, one per block, or none
@@ -38,9 +38,9 @@ class Stack(masks.MaskedLayer):
             numbers = numbers if self.positions_in == "every_layer" else (0,)
             self.encodings = [PositionalEncoding(**arguments, name=f"{self.name}_positions_{n}") for n in numbers]
         norm = partial(normalization, self.norm, self.norm_epsilon, dtype=policy)
-        self.embedding_norm = norm(name=f"{self.name}_embedding_norm") if self.embedding_norm else None
+        self.input_norm = norm(name=f"{self.name}_embedding_norm") if self.embedding_norm else None
         # with `norm_first`, nothing else normalizes the output of the last block
-        self.norm = norm(name=f"{self.name}_norm") if self.norm_first else None
+        self.output_norm = norm(name=f"{self.name}_norm") if self.norm_first else None
 
     def build_layers(self, inputs_shape, *memory_shape):
         """Builds the layers for inputs of these shapes."""
@@ -53,7 +53,7 @@ class Stack(masks.MaskedLayer):
                 self.position_denses.append(dense)
         for block in self.blocks:
             block.build(inputs_shape, *memory_shape)
-        for norm in (self.embedding_norm, self.norm):
+        for norm in (self.input_norm, self.output_norm):
             if norm is not None:
                 norm.build(inputs_shape)
 
@@ -67,14 +67,25 @@ class Stack(masks.MaskedLayer):
             )
         if number < len(self.encodings):
             encoding = self.encodings[number]
-            x = encoding(x, start=start) if position_ids is None else encoding(x, position_ids=position_ids)
+            x = encoding(x, start_index=start) if position_ids is None else encoding(x, position_ids=position_ids)
             x = self.position_denses[number](x) if self.position_denses else x
         if number:
             return x
-        return self.dropout(x if self.embedding_norm is None else self.embedding_norm(x), training=training)
+        return self.input_dropout(x if self.input_norm is None else self.input_norm(x), training=training)
 
     def after_blocks(self, x):
-        return x if self.norm is None else self.norm(x)
+        return x if self.output_norm is None else self.output_norm(x)
+
+    def through_blocks(self, x, position_ids, training, return_hidden_states, **arguments):
+        """The output for x, which each block is called with these arguments for, or a tuple of that and all states."""
+        states = []
+        for number, block in enumerate(self.blocks):
+            x = self.before_block(number, x, position_ids, training=training)
+            states += [] if number else [x]
+            x = block(x, **arguments, training=training)
+            states.append(x)
+        states[-1] = x = self.after_blocks(x)
+        return (x, states) if return_hidden_states else x
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
@@ -99,13 +110,18 @@ class TransformerEncoder(Stack):
         inputs, mask, attention_mask, training: as for `TransformerEncoderBlock`.
         position_ids: (batch, length) integers, for packed sequences; `0, 1, …` by default. For schemes that join the
             features only; the others depend on distances alone, which are the same wherever a sequence starts.
+        return_hidden_states: whether to return the states between the blocks, too.
 
     Returns:
-        (batch, length, features).
+        (batch, length, features); with `return_hidden_states`, a tuple of that and a list: the input of the first
+        block, with its positions, and the output of each block. The last of them is the output.
 
     >>> encoder = TransformerEncoder(num_layers=2, num_heads=2, ff_dim=32, positions="rotary")
     >>> print(encoder(ops.ones((2, 3, 8))).shape)
     (2, 3, 8)
+    >>> y, states = encoder(ops.ones((2, 3, 8)), return_hidden_states=True)
+    >>> len(states)
+    3
     """
 
     def __init__(
@@ -143,12 +159,18 @@ class TransformerEncoder(Stack):
     def build(self, inputs_shape):
         self.build_layers(inputs_shape)
 
-    def call(self, inputs, *, mask=None, attention_mask=None, position_ids=None, training=None):
-        x = inputs
-        for number, block in enumerate(self.blocks):
-            x = self.before_block(number, x, position_ids, training=training)
-            x = block(x, mask=mask, attention_mask=attention_mask, training=training)
-        return self.after_blocks(x)
+    def call(
+        self,
+        inputs,
+        *,
+        mask=None,
+        attention_mask=None,
+        position_ids=None,
+        return_hidden_states=False,
+        training=None,
+    ):
+        given = {"mask": mask, "attention_mask": attention_mask}
+        return self.through_blocks(inputs, position_ids, training, return_hidden_states, **given)
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
@@ -160,8 +182,9 @@ class TransformerDecoder(Stack):
 
     Call arguments:
         inputs, memory, mask, memory_mask, attention_mask, training: as for `TransformerDecoderBlock`.
-        position_ids: as for `TransformerEncoder`; `start, start + 1, …` by default.
-        cache, start: as for `TransformerDecoderBlock`.
+        position_ids: as for `TransformerEncoder`; `cache_position, cache_position + 1, …` by default.
+        cache, cache_position: as for `TransformerDecoderBlock`.
+        return_hidden_states: as for `TransformerEncoder`; not with a cache.
 
     Returns:
         (batch, length, features); with a cache, a tuple of that and the new cache.
@@ -169,8 +192,9 @@ class TransformerDecoder(Stack):
     >>> decoder = TransformerDecoder(num_layers=2, num_heads=2, ff_dim=32)
     >>> x, memory = ops.ones((1, 3, 8)), ops.ones((1, 5, 8))
     >>> y = decoder(x, memory)
-    >>> y, cache = decoder(x[:, :1], cache=decoder.init_cache(batch_size=1, max_length=3, memory=memory), start=0)
-    >>> y, cache = decoder(x[:, 1:], cache=cache, start=1)
+    >>> cache = decoder.init_cache(batch_size=1, max_length=3, memory=memory)
+    >>> y, cache = decoder(x[:, :1], cache=cache, cache_position=0)
+    >>> y, cache = decoder(x[:, 1:], cache=cache, cache_position=1)
     """
 
     def __init__(
@@ -217,30 +241,23 @@ class TransformerDecoder(Stack):
         attention_mask=None,
         position_ids=None,
         cache=None,
-        start=0,
+        cache_position=0,
+        return_hidden_states=False,
         training=None,
     ):
-        x = inputs
         given = {"memory": memory, "mask": mask, "memory_mask": memory_mask, "attention_mask": attention_mask}
-        given["training"] = training
         if cache is None:
-            for number, block in enumerate(self.blocks):
-                x = block(self.before_block(number, x, position_ids, training=training), **given)
-            return self.after_blocks(x)
-        start, new_cache = ops.as_integer("start", start), []
-        if "past" not in cache[0]["self"]:
-            x = check_capacity(x, ops.shape(cache[0]["self"]["k"])[2], start)
-            cache = self.with_past(cache, start, ops.shape(x)[1])
+            return self.through_blocks(inputs, position_ids, training, return_hidden_states, **given)
+        if return_hidden_states:
+            raise UserError("`return_hidden_states` must be False in a call with a `cache`. Received: both")
+        start, room = ops.as_integer("cache_position", cache_position), ops.shape(cache[0]["self"]["k"])[2]
+        x, past, new_cache = check_capacity(inputs, room, start), masks.causal(ops.shape(inputs)[1], room, start), []
         for number, (block, old) in enumerate(zip(self.blocks, cache, strict=True)):
             x = self.before_block(number, x, position_ids, start, training)
-            x, new = block(x, cache=old, start=start, **given)
+            old = {**old, "self": {**old["self"], "past": past}}  # the same for all blocks
+            x, new = block(x, cache=old, cache_position=start, training=training, **given)
             new_cache.append(new)
         return self.after_blocks(x), new_cache
-
-    def with_past(self, cache, start, length):
-        room = ops.shape(cache[0]["self"]["k"])[2]
-        past = masks.causal(length, room, ops.as_integer("start", start))  # the same for all blocks
-        return [{**block, "self": {**block["self"], "past": past}} for block in cache]
 
     @property
     def memory_attentions(self):

@@ -3,6 +3,7 @@ from keras_tfm.models.byte_net import ByteNet as ByteNet
 from keras_tfm.models.byte_net import bytenet as bytenet
 from keras_tfm.models.conv_s2s import ConvS2S as ConvS2S
 from keras_tfm.models.conv_s2s import conv as conv
+from keras_tfm.models.encoder_decoder import TokenEmbedding as TokenEmbedding
 from keras_tfm.models.loading import average_checkpoints as average_checkpoints
 from keras_tfm.models.loading import checkpoints as checkpoints
 from keras_tfm.models.recurrent import Recurrent as Recurrent

@@ -66,7 +66,7 @@ class ByteNetStack(MaskedLayer):
             ResidualConvolution(units, kernel_size, dilation, dropout, dtype=self.dtype_policy, name=f"block_{number}")
             for number, dilation in enumerate(rates)
         ]
-        self.dropout = Dropout(rate("dropout", dropout), dtype=self.dtype_policy)
+        self.input_dropout = Dropout(rate("dropout", dropout), dtype=self.dtype_policy)
         self.norm = NORMS["layer"](dtype=self.dtype_policy, name="norm")
 
     def build(self, inputs_shape):
@@ -84,7 +84,7 @@ class ByteNetEncoder(Encoder, ByteNetStack):
 
     def run(self, x, mask):
         """The output for x whose tokens, where the mask is True, come before its padding."""
-        x = self.dropout(x)
+        x = self.input_dropout(x)
         for block in self.blocks:
             x = block.finish(x, block.convolution.both_sides(zero_padding(block.before(x), mask)))
         return self.norm(x)
@@ -101,7 +101,7 @@ class ByteNetDecoder(Decoder, ByteNetStack):
     Call arguments:
         inputs, memory, memory_mask: (batch, length, features), the output of `ByteNetEncoder`, and its mask.
         mask: (batch, length); only where it is True, `inputs` are read. None in a call with a cache.
-        cache, start: a cache from `init_cache`, instead of `memory`; `inputs` start at position `start`.
+        cache, cache_position: a cache from `init_cache`, instead of `memory`; `inputs` start at this position.
 
     Returns:
         (batch, length, features), zeros where the mask is False; with a cache, a tuple of that and the new cache.
@@ -109,7 +109,7 @@ class ByteNetDecoder(Decoder, ByteNetStack):
     >>> decoder, x, memory = ByteNetDecoder(units=4), ops.ones((1, 3, 8)), ops.ones((1, 5, 8))
     >>> y = decoder(x, memory)
     >>> y, cache = decoder(x[:, :1], cache=decoder.init_cache(batch_size=1, max_length=3, memory=memory))
-    >>> y, cache = decoder(x[:, 1:], cache=cache, start=1)
+    >>> y, cache = decoder(x[:, 1:], cache=cache, cache_position=1)
     """
 
     memory_attentions = ()
@@ -123,7 +123,7 @@ class ByteNetDecoder(Decoder, ByteNetStack):
 
     def run(self, x, cache, start):
         """The output for x, all of it tokens or with padding after them, and the new windows."""
-        x, windows = self.dropout(x) + self.beside(x, cache["memory"], start), []
+        x, windows = self.input_dropout(x) + self.beside(x, cache["memory"], start), []
         for block, window in zip(self.blocks, cache["state"], strict=True):
             y, window = block.convolution.after(window, block.before(x))
             x = block.finish(x, y)
@@ -134,7 +134,7 @@ class ByteNetDecoder(Decoder, ByteNetStack):
         """What the tokens of x (rows, t, width) read of the memory of the sources; rows are a multiple of these."""
         features = memory["features"]
         (sources, length, width), (rows, t) = ops.shape(features), ops.shape(x)[:2]
-        places = ops.arange(t, dtype="int32") + ops.as_integer("start", start)
+        places = ops.arange(t, dtype="int32") + ops.as_integer("cache_position", start)
         aligned = ops.take(features, ops.minimum(places, length - 1), axis=1)
         aligned = ops.where((places < length)[:, None], aligned, 0) + memory["summary"]
         shape = sources, rows // (ops.maximum(sources, 1) if ops.is_tensor(sources) else sources), t, width

@@ -73,7 +73,7 @@ class ConvStack(MaskedLayer):
         would be too large. The decoder makes up for that at the end.
         """
         x = x * x.shape[-1] ** -0.5
-        x = x if self.encoding is None else self.encoding(x, start=start)
+        x = x if self.encoding is None else self.encoding(x, start_index=start)
         return self.dropouts[0](x)
 
 
@@ -136,7 +136,7 @@ class ConvDecoder(Decoder, ConvStack):
     Call arguments:
         inputs, memory, memory_mask: (batch, length, features), the output of `ConvEncoder`, and its mask.
         mask: (batch, length); only where it is True, `inputs` are read. None in a call with a cache.
-        cache, start: a cache from `init_cache`, instead of `memory`; `inputs` start at position `start`.
+        cache, cache_position: a cache from `init_cache`, instead of `memory`; `inputs` start at this position.
 
     Returns:
         (batch, length, features), zeros where the mask is False; with a cache, a tuple of that and the new cache.
@@ -144,7 +144,7 @@ class ConvDecoder(Decoder, ConvStack):
     >>> decoder, x, memory = ConvDecoder(units=6), ops.ones((1, 3, 8)), ops.ones((1, 5, 16))
     >>> y = decoder(x, memory)
     >>> y, cache = decoder(x[:, :1], cache=decoder.init_cache(batch_size=1, max_length=3, memory=memory))
-    >>> y, cache = decoder(x[:, 1:], cache=cache, start=1)
+    >>> y, cache = decoder(x[:, 1:], cache=cache, cache_position=1)
     """
 
     def build(self, inputs_shape, memory_shape):
@@ -195,7 +195,7 @@ class ConvS2S(Convolutional):
         **options: `kernel_size`, `num_layers`, `positions`, `max_length` and `dropout` of `ConvEncoder`.
     """
 
-    Encoder, Decoder, DEFAULTS = ConvEncoder, ConvDecoder, {"positions": "learned", "max_length": 512}
+    Encoder, Decoder = ConvEncoder, ConvDecoder
 
 
 def conv(vocab_size: int, size: str | None = None, **options: Any) -> ConvS2S:

@@ -54,26 +54,26 @@ class Convolution(keras.layers.Conv1D):
 class Encoder(MaskedLayer):
     """Convolutions over the tokens of a sequence; padding anywhere changes nothing."""
 
-    def call(self, inputs, mask=None):
+    def call(self, inputs, *, mask=None):
         return masks.over_tokens(lambda x: self.run(x, None if mask is None else masks.in_front(mask)), inputs, mask)
 
 
 class Decoder(MaskedLayer):
     """Convolutions over the earlier tokens; padding anywhere changes nothing."""
 
-    def call(self, inputs, memory=None, mask=None, memory_mask=None, cache=None, start=0):
+    def call(self, inputs, memory=None, *, mask=None, memory_mask=None, cache=None, cache_position=0):
         if cache is None:
             new = self.init_cache(ops.shape(inputs)[0], None, memory, memory_mask)
-            return masks.over_tokens(lambda x: self.run(x, new, start)[0], inputs, mask)
+            return masks.over_tokens(lambda x: self.run(x, new, cache_position)[0], inputs, mask)
         self.check_only_cache(memory=memory, mask=mask, memory_mask=memory_mask)
-        x, windows = self.run(inputs, cache, start)
+        x, windows = self.run(inputs, cache, cache_position)
         return x, {**cache, "state": windows}
 
 
 class Convolutional(EncoderDecoder):
     """What `ConvS2S` and `ByteNet` share: everything except their layers and defaults."""
 
-    Encoder, Decoder, DEFAULTS, SHARE = None, None, {}, 1  # `units` are by default `model_dim // SHARE`
+    Encoder, Decoder, SHARE = None, None, 1  # `units` are by default `model_dim // SHARE`
 
     def __init__(
         self,
@@ -87,11 +87,10 @@ class Convolutional(EncoderDecoder):
         name: str | None = None,
         **options: Any,
     ):
-        options, width = self.DEFAULTS | options, units or model_dim // self.SHARE
-        arguments = {"vocab_size": vocab_size, "target_vocab_size": target_vocab_size, "model_dim": model_dim}
-        arguments |= {"units": units, "num_decoder_layers": num_decoder_layers, "tied_output": tied_output}
-        decoder_layers = {"num_layers": num_decoder_layers} if num_decoder_layers else {}
+        width, decoder_layers = units or model_dim // self.SHARE, {"num_layers": num_decoder_layers}
         encoder = self.Encoder(width, **options, dtype=dtype, name="encoder")
-        decoder = self.Decoder(width, **options | decoder_layers, dtype=dtype, name="decoder")
-        name = name or type(self).__name__.lower()
-        super().__init__(arguments | {"dtype": dtype, "name": name} | options, encoder, decoder)
+        options = encoder.get_options()
+        decoder = self.Decoder(**options | (decoder_layers if num_decoder_layers else {}), dtype=dtype, name="decoder")
+        arguments = {"vocab_size": vocab_size, "target_vocab_size": target_vocab_size, "model_dim": model_dim}
+        arguments |= {**options, "units": units, "num_decoder_layers": num_decoder_layers, "tied_output": tied_output}
+        super().__init__(arguments | {"dtype": dtype, "name": name or type(self).__name__.lower()}, encoder, decoder)

@@ -12,6 +12,7 @@ from keras_tfm.decoding.samplers import Greedy
 from keras_tfm.layers import recording
 from keras_tfm.models.sequence import SequenceModel
 from keras_tfm.ops import without_mask
+from keras_tfm.ops.private import get_keras_mask
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
@@ -65,6 +66,46 @@ def embedding(vocab_size, dim, name, dtype, tied=True, **options):
     return TokenEmbedding(vocab_size, dim, tied, initializer, **options)
 
 
+def own_embedding(side, layer, vocab_size, dim):
+    """The layer that a caller gave for the embeddings of a side, if it suits the model; None if there is none."""
+    if layer is None:
+        return None
+    name, sizes = f"{side}_embedding", {"input_dim": vocab_size, "output_dim": dim}
+    check(name, layer, isinstance(layer, keras.layers.Layer), "a Keras layer, from ids to features")
+    fine = all(getattr(layer, size, wanted) == wanted for size, wanted in sizes.items())
+    check(name, layer, fine, f"a layer with {sizes}, as the model's vocabulary and `model_dim`")
+    masked = get_keras_mask(layer(id_input("ids"))) is not None
+    return check(name, layer, masked, "a layer that masks padding, such as an `Embedding` with mask_zero=True")
+
+
+def embeddings(arguments):
+    """The layers for source and target: those in the arguments of a model, or new ones; one if they are shared."""
+    target_size, width, dtype = arguments["target_vocab_size"], arguments["model_dim"], arguments["dtype"]
+    sizes = {"source": arguments["vocab_size"], "target": target_size or arguments["vocab_size"]}
+    own = {side: own_embedding(side, arguments.get(f"{side}_embedding"), sizes[side], width) for side in sizes}
+    scaled = {"scaled": arguments.get("scaled_embeddings", True)}
+    output = {"tied": arguments["tied_output"], "use_bias": arguments.get("output_bias", False), **scaled}
+    if target_size is None and own["target"] is None:
+        both = own["source"] or embedding(sizes["source"], width, "embedding", dtype, **output)
+        return both, both
+    source = own["source"] or embedding(sizes["source"], width, "source_embedding", dtype, **scaled)
+    return source, own["target"] or embedding(sizes["target"], width, "target_embedding", dtype, **output)
+
+
+def output_layer(embed, vocab_size, arguments):
+    """The layer for the logits, or None if the embedding computes them."""
+    if isinstance(embed, TokenEmbedding):
+        return None
+    tied, rule = arguments["tied_output"], "False: only a `TokenEmbedding` computes logits, too"
+    check("tied_output", tied, not tied, rule)
+    return keras.layers.Dense(vocab_size, dtype=arguments["dtype"], name="logits")
+
+
+def logits_of(x, embed, output):
+    """Logits (batch, length, vocabulary) of features x (batch, length, model_dim)."""
+    return embed(x, reverse=True) if output is None else output(x)
+
+
 def id_input(name):
     """An input of a functional model: ids (batch, length)."""
     return keras.Input((None,), dtype="int32", name=name)
@@ -80,10 +121,10 @@ class EncoderDecoder(SequenceModel):
 
     Args:
         arguments: those of the subclass' constructor; this class reads `vocab_size`, `target_vocab_size`, `model_dim`,
-            `tied_output`, `dtype`, `name` and, where there are such, `scaled_embeddings` and `output_bias`.
+            `tied_output`, `dtype`, `name` and, where there are such, `scaled_embeddings`, `output_bias`,
+            `source_embedding` and `target_embedding`.
         encoder: a layer from embeddings to the features that the decoder reads, the memory.
-        decoder: a layer that is called as `TransformerDecoder` is, and has its methods `init_cache`, `with_past` and
-            `memory_attentions`.
+        decoder: a layer that is called as `TransformerDecoder` is, and has its `init_cache` and `memory_attentions`.
         inputs: more inputs of the model, by name.
         of_source, of_target: keyword arguments of the calls of encoder and decoder.
     """
@@ -97,48 +138,57 @@ class EncoderDecoder(SequenceModel):
         of_source: Any = None,
         of_target: Any = None,
     ):
-        vocab_size, target_vocab_size = arguments["vocab_size"], arguments["target_vocab_size"]
-        width, tied, dtype = arguments["model_dim"], arguments["tied_output"], arguments["dtype"]
-        scaled = {"scaled": arguments.get("scaled_embeddings", True)}
-        output = {"tied": tied, "use_bias": arguments.get("output_bias", False), **scaled}
-        if target_vocab_size is None:
-            embed = embed_target = embedding(vocab_size, width, "embedding", dtype, **output)
-        else:
-            embed = embedding(vocab_size, width, "source_embedding", dtype, **scaled)
-            embed_target = embedding(target_vocab_size, width, "target_embedding", dtype, **output)
+        embed, embed_target = embeddings(arguments)
+        output = output_layer(embed_target, arguments["target_vocab_size"] or arguments["vocab_size"], arguments)
         inputs = {name: id_input(name) for name in ("source", "target")} | (inputs or {})
         memory = encoder(embed(inputs["source"]), **of_source or {})
         x = decoder(embed_target(inputs["target"]), memory, **of_target or {})
-        super().__init__(inputs, embed_target(x, reverse=True), arguments)
-        self.source_embedding, self.target_embedding = embed, embed_target
+        super().__init__(inputs, logits_of(x, embed_target, output), arguments)
+        self.source_embedding, self.target_embedding, self.output_layer = embed, embed_target, output
         self.encoder, self.decoder = encoder, decoder
 
     def encode(self, ids: Any, padded: bool = True) -> Any:
         """What the encoder returns for source ids (batch, length). With `padded=False`, no id may be 0."""
         return self.encoder(embedded(self.source_embedding, ids, padded))
 
-    def start(self, sources: Any, max_length: int, padded: bool = True) -> Any:
-        """The cache for decoding up to `max_length` tokens, for source ids (batch, length)."""
-        memory = self.encode(sources, padded)
-        return self.decoder.init_cache(ops.shape(sources)[0], max_length, memory, masked=False)
+    def prefill(self, sources: Any, max_length: int, prompt: Any = None, padded: bool = True) -> Any:
+        """The cache for decoding up to `max_length` tokens.
 
-    def step(self, tokens: Any, position: Any, cache: Any, check_room: bool = True) -> tuple[Any, Any]:
+        Args:
+            sources: ids (batch, length), each row with its end token.
+            prompt: ids (batch, n), the start token first, that the decoder reads at once; the next position is n.
+            padded: whether there may be padding in the sources.
+
+        >>> from keras_tfm.models import transformer
+        >>> model = transformer(vocab_size=100, size="tiny", num_layers=1)
+        >>> sources, prompt, following = map(ops.convert_to_tensor, ([[5, 6, 2]], [[1, 7]], [[8]]))
+        >>> cache = model.prefill(sources, max_length=8, prompt=prompt)
+        >>> logits, cache = model.step(following, 2, cache)
+        >>> print(logits.shape)
+        (1, 1, 100)
+        """
+        memory = self.encode(sources, padded)
+        cache = self.decoder.init_cache(ops.shape(sources)[0], max_length, memory, masked=False)
+        return cache if prompt is None else self._features(prompt, 0, cache)[1]
+
+    def step(self, tokens: Any, position: Any, cache: Any) -> tuple[Any, Any]:
         """Decodes the next tokens.
 
         Args:
             tokens: ids (batch, n); a 0 counts as a token too. The batch may be a multiple of that of the sources:
                 several consecutive hypotheses for each source.
             position: position of the first of them.
-            cache: the cache of `start` or of the previous step.
-            check_room: whether to check that they fit into the cache.
+            cache: the cache of `prefill` or of the previous step.
 
         Returns:
             logits (batch, n, vocabulary) and the new cache.
         """
-        x = embedded(self.target_embedding, tokens, padded=False)
-        cache = cache if check_room else self.decoder.with_past(cache, position, ops.shape(x)[1])
-        x, cache = self.decoder(x, cache=cache, start=position)
-        return self.target_embedding(x, reverse=True), cache
+        x, cache = self._features(tokens, position, cache)
+        return logits_of(x, self.target_embedding, self.output_layer), cache
+
+    def _features(self, tokens, position, cache):
+        """What `step` computes the logits from, (batch, n, model_dim), and the new cache."""
+        return self.decoder(embedded(self.target_embedding, tokens, padded=False), cache=cache, cache_position=position)
 
     def generate(self, ids: Any, max_length: int = 64, sampler: Greedy | None = None) -> np.ndarray:
         """Decodes with a compiled search; a program is compiled for each shape, `max_length` and sampler.
@@ -153,12 +203,12 @@ class EncoderDecoder(SequenceModel):
         """
         return self._generate(sampler, ids, max_length)
 
-    def step_and_attention(self, tokens, position, cache, check_room=True):
+    def step_and_attention(self, tokens, position, cache):
         """`step`, and how much the last token attends to each source token, (batch, source length)."""
         attentions = self.decoder.memory_attentions
         check("model", self.name, attentions, "a model with attention to the source, for the coverage penalty")
         with recording.capture_attention() as maps:
-            logits, cache = self.step(tokens, position, cache, check_room)
+            logits, cache = self.step(tokens, position, cache)
         (weights,) = maps[attentions[-1].path]  # (sources, heads, hypotheses · n, length)
         weights = ops.reshape(ops.mean(weights, axis=1), (*ops.shape(tokens), ops.shape(weights)[-1]))
         return logits, cache, weights[:, -1]

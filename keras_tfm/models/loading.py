@@ -22,6 +22,9 @@ from keras_tfm.models.sequence import SequenceModel
 
 START_OVER = "delete it; then the same command starts over, or `keras-tfm finish` uses the last checkpoint"
 PLAIN = ("keras.initializers", "keras.activations", "keras.quantizers", "builtins")  # what options of a model may be
+# Layers that `source_embedding` and `target_embedding` may be: module, class and name that it is registered under.
+EMBEDDINGS = [("keras.layers", "Embedding", None), ("keras.layers", "ReversibleEmbedding", None)]
+EMBEDDINGS += [("keras_tfm.models.encoder_decoder", "TokenEmbedding", "keras_tfm>TokenEmbedding")]
 # Sizes that a model multiplies by its width for tables of embeddings and for the output.
 TABLES = ("vocab_size", "target_vocab_size", "num_classes")
 
@@ -34,12 +37,23 @@ def load_keras(path):
         kind = keras.saving.get_registered_object(str(config["registered_name"]))
         if not (isinstance(kind, type) and issubclass(kind, SequenceModel)):
             raise UserError(f"holds a {config['class_name']}, not a model of keras_tfm.models")
-        _check_plain(config["config"])
+        _check_options(config["config"])
         check_capacity(config["config"], *files.size_of_arrays(path))
     with files.reading(path):
         model = keras.models.load_model(path, compile=False)  # `safe_mode` is on by default
     model.check_finite(path)
     return model
+
+
+def _check_options(config):
+    """Raises an error if the configuration of a model holds other layers than embeddings, or models."""
+    for name, value in config.items():
+        if name in ("source_embedding", "target_embedding") and value is not None:
+            keys = ("module", "class_name", "registered_name")
+            if not isinstance(value, dict) or tuple(map(value.get, keys)) not in EMBEDDINGS:
+                raise UserError(f"`{name}` must be one of {[known for _, known, _ in EMBEDDINGS]}. Received: {value}")
+            value = {key: inner for key, inner in value["config"].items() if key != "dtype"}
+        _check_plain(value)
 
 
 def _check_plain(value):
@@ -137,7 +151,7 @@ def _average_of_last(run, count):
     snapshots = snapshots[-count:]
     held = files.size_of_arrays(snapshots[-1][1])
     with files.reading(run.config, START_OVER):
-        _check_plain(config["model"])
+        _check_options(config["model"])
         check_capacity(config["model"], *held)
         # float32 for decoding, whatever the precision of training
         model = model_of(config["model"] | {"dtype": "float32"})

@@ -107,7 +107,7 @@ class RecurrentEncoder(MaskedLayer):
                 layer.build(inputs_shape)
             inputs_shape = (*inputs_shape[:-1], sum(layer.units for layer in directions))
 
-    def call(self, inputs, mask=None):
+    def call(self, inputs, *, mask=None):
         if self.summary:
             x = inputs if mask is None else take_each(inputs, masks.tokens_first(mask)[0])
             x = ops.expand_dims(self.run(x, mask)[1], 1)
@@ -147,7 +147,7 @@ class RecurrentDecoder(MaskedLayer):
         inputs, memory, memory_mask: (batch, length, features), (batch, memory length, any features) and its mask.
         mask: (batch, length); only where it is True, `inputs` are read. None in a call with a cache.
         cache: a cache from `init_cache`, instead of `memory`.
-        start: ignored: each call goes on where the last one ended.
+        cache_position: ignored: each call goes on where the last one ended.
 
     Returns:
         (batch, length, features), zeros where the mask is False; with a cache, a tuple of that and the new cache.
@@ -184,7 +184,7 @@ class RecurrentDecoder(MaskedLayer):
         self.output_dense = keras.layers.Dense(width, "tanh", dtype=self.dtype_policy, name="output")
         self.output_dense.build((batch, length, self.units + context + width))
 
-    def call(self, inputs, memory=None, mask=None, memory_mask=None, cache=None, start=0):
+    def call(self, inputs, memory=None, *, mask=None, memory_mask=None, cache=None, cache_position=0):
         x = self.dropouts[0](inputs)
         if cache is None:
             new = self.init_cache(None, None, memory, memory_mask)

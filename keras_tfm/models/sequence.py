@@ -22,7 +22,9 @@ def only_tensors(value):
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
 class SequenceModel(keras.Model):
-    """A functional model whose config is the arguments of its constructor.
+    """A functional model whose config is the arguments of its constructor, defaults included.
+
+    Each argument is an attribute, too: `model.num_layers`, `model.dropout`.
 
     `keras.models.clone_model` returns a plain functional model, without methods and metadata; for a copy with both, use
     `type(model).from_config(model.get_config())`.
@@ -40,6 +42,8 @@ class SequenceModel(keras.Model):
         policy = keras.dtype_policies.get(arguments["dtype"]).name
         self.dtype_policy = policy  # Keras reads it to decide whether to scale the loss; an error if it has no name
         self.arguments, self.metadata, self.quantization = arguments | {"dtype": policy}, {}, None
+        for option in arguments.keys() - {"dtype", "name"}:  # which are Keras' own
+            setattr(self, option, arguments[option])
         self.running, self._programs = threading.RLock(), {}
 
     def __setattr__(self, name, value):
@@ -64,15 +68,15 @@ class SequenceModel(keras.Model):
         with self.running, devices.any_rows(x):
             return super().predict(x, *args, **kwargs)
 
-    def _generate(self, sampler, sources, max_length, prefix=None):
-        """Runs a compiled search over `start` and `step`, see `decoding.compiled`."""
+    def _generate(self, sampler, sources, max_length):
+        """Runs a compiled search over `prefill` and `step`, see `decoding.compiled`."""
         sampler = sampler or decoding.Greedy()
         key = sampler, *map(id, self.variables)  # there are others after `quantize` or `enable_lora`
         with self.running:
             if key not in self._programs:
-                program = decoding.compiled(sampler, self.start, self.step, self.variables, [self.running])
+                program = decoding.compiled(sampler, self.prefill, self.step, self.variables, [self.running])
                 self._programs[key] = program
-        return self._programs[key](sources, max_length, prefix)
+        return self._programs[key](sources, max_length)
 
     def check_finite(self, name=None):
         """Raises an error, in which the model is called `name`, if a weight is NaN or infinite."""
@@ -92,7 +96,8 @@ class SequenceModel(keras.Model):
             metadata = json.loads(json.dumps(self.metadata))
         except (TypeError, ValueError) as error:
             raise UserError(f"`metadata` must contain only JSON values. Received: {self.metadata}") from error
-        return {"metadata": metadata, "quantization": self.quantization, **self.arguments}
+        arguments = keras.saving.serialize_keras_object(dict(self.arguments))
+        return {"metadata": metadata, "quantization": self.quantization, **arguments}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
@@ -100,6 +105,10 @@ class SequenceModel(keras.Model):
         metadata, quantization = arguments.pop("metadata", {}), arguments.pop("quantization", None)
         if arguments.pop("flat", False) or "builder" in arguments:
             raise UserError("the model was written by an earlier version of keras_tfm, which this one cannot read")
+        for side in ("source", "target"):
+            if arguments.get(f"{side}_embedding"):
+                layer = keras.saving.deserialize_keras_object(arguments[f"{side}_embedding"])
+                arguments[f"{side}_embedding"] = layer
         model = cls(**arguments)
         model.metadata = metadata
         if quantization:  # before the weights are loaded, which are those of quantized layers

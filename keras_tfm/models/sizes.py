@@ -13,8 +13,8 @@ SIZES = {
     "big": {"num_layers": 6, "model_dim": 1024, "num_heads": 16, "ff_dim": 4096, "dropout": 0.3},
     "deep": {"num_layers": 12, "num_decoder_layers": 1, "model_dim": 512, "num_heads": 8, "ff_dim": 2048},
 }
-# Arguments of the constructors that no recipe has: facts about the texts, what the decoder decides, and Keras' own.
-NOT_OPTIONS = {"vocab_size", "target_vocab_size", "causal", "dtype", "name"}
+# Arguments of the constructors that no recipe has: facts about the texts, layers, what the decoder decides, Keras' own.
+NOT_OPTIONS = {"vocab_size", "target_vocab_size", "source_embedding", "target_embedding", "causal", "dtype", "name"}
 
 
 class Model(typing.NamedTuple):

@@ -7,9 +7,18 @@ import numpy as np
 
 from keras_tfm import ops
 from keras_tfm.common.arguments import one_of, positive
+from keras_tfm.decoding import Prompted
 from keras_tfm.decoding.samplers import Greedy
 from keras_tfm.layers import TransformerDecoder, TransformerEncoder, masks
-from keras_tfm.models.encoder_decoder import EncoderDecoder, embedded, embedding, id_input
+from keras_tfm.models.encoder_decoder import (
+    EncoderDecoder,
+    embedded,
+    embedding,
+    id_input,
+    logits_of,
+    output_layer,
+    own_embedding,
+)
 from keras_tfm.models.sequence import SequenceModel
 from keras_tfm.models.sizes import sizes
 
@@ -29,6 +38,9 @@ class Transformer(EncoderDecoder):
         tied_output: whether the logits are computed with the target embeddings.
         scaled_embeddings: whether embeddings are multiplied by √model_dim.
         output_bias: whether a bias is added to the logits.
+        source_embedding, target_embedding: layers of your own, from ids (batch, length) to (batch, length, model_dim),
+            with a mask where the id is 0. With one vocabulary, the target shares that of the source unless it has its
+            own. Unless the one of the target is a `TokenEmbedding`, `tied_output` must be False.
         packed: whether each row may contain several pairs. The model then has four more inputs (batch, length):
             `source_segments`, `source_positions`, `target_segments`, `target_positions`.
         dtype, name: precision of all layers, by default Keras' global policy, and name of the model.
@@ -44,18 +56,22 @@ class Transformer(EncoderDecoder):
         tied_output: bool = True,
         scaled_embeddings: bool = True,
         output_bias: bool = False,
+        source_embedding: keras.Layer | None = None,
+        target_embedding: keras.Layer | None = None,
         packed: bool = False,
         dtype: str | keras.DTypePolicy | None = None,
         name: str | None = None,
         **options: Any,
     ):
-        arguments = {"vocab_size": vocab_size, "target_vocab_size": target_vocab_size, "model_dim": model_dim}
-        arguments |= {"num_decoder_layers": num_decoder_layers, "tied_output": tied_output, "packed": packed}
-        arguments |= {"scaled_embeddings": scaled_embeddings, "output_bias": output_bias}
-        arguments |= {"dtype": dtype, "name": name or "transformer", **options}
         encoder = TransformerEncoder(**options, dtype=dtype, name="encoder")
         decoder_layers = {"num_layers": num_decoder_layers} if num_decoder_layers else {}
         decoder = TransformerDecoder(**options | decoder_layers, dtype=dtype, name="decoder")
+        arguments = {"vocab_size": vocab_size, "target_vocab_size": target_vocab_size, "model_dim": model_dim}
+        arguments |= {"num_decoder_layers": num_decoder_layers, "tied_output": tied_output, "packed": packed}
+        arguments |= {"scaled_embeddings": scaled_embeddings, "output_bias": output_bias, "dtype": dtype}
+        other = None if target_embedding is source_embedding else target_embedding  # or it would be saved twice
+        arguments |= {"source_embedding": source_embedding, "target_embedding": other}
+        arguments |= {**decoder.get_options(), "num_layers": encoder.num_layers, "name": name or "transformer"}
         inputs, of_source, of_target = {}, {}, {}
         if packed:
             names = ("source_segments", "source_positions", "target_segments", "target_positions")
@@ -77,7 +93,7 @@ class DecoderLM(SequenceModel):
     Args:
         vocab_size: number of tokens.
         tied_output: whether the logits are computed with the embeddings.
-        model_dim, dtype, name: as for `Transformer`.
+        target_embedding, model_dim, dtype, name: as for `Transformer`.
         **options: options of `TransformerDecoder`.
     """
 
@@ -86,27 +102,32 @@ class DecoderLM(SequenceModel):
         vocab_size: int,
         tied_output: bool = True,
         model_dim: int = 512,
+        target_embedding: keras.Layer | None = None,
         dtype: str | keras.DTypePolicy | None = None,
         name: str | None = None,
         **options: Any,
     ):
-        arguments = {"vocab_size": vocab_size, "tied_output": tied_output, "model_dim": model_dim}
-        arguments |= {"dtype": dtype, "name": name or "decoder_lm", **options}
         decoder = TransformerDecoder(**options, dtype=dtype, name="decoder")
-        embed = embedding(vocab_size, model_dim, "embedding", dtype, tied_output)
-        target = id_input("target")
-        super().__init__(target, embed(decoder(embed(target)), reverse=True), arguments)
-        self.target_embedding, self.decoder = embed, decoder
+        arguments = {"vocab_size": vocab_size, "tied_output": tied_output, "model_dim": model_dim}
+        arguments |= {"target_embedding": target_embedding, "dtype": dtype, "name": name or "decoder_lm"}
+        arguments |= decoder.get_options()
+        embed = own_embedding("target", target_embedding, vocab_size, model_dim)
+        embed = embed or embedding(vocab_size, model_dim, "embedding", dtype, tied_output)
+        target, output = id_input("target"), output_layer(embed, vocab_size, arguments)
+        super().__init__(target, logits_of(decoder(embed(target)), embed, output), arguments)
+        self.target_embedding, self.decoder, self.output_layer = embed, decoder, output
 
     def encode(self, ids: Any, padded: bool = True) -> Any:
         """Features of ids (batch, length): (batch, length, model_dim). With `padded=False`, no id may be 0."""
         return self.decoder(embedded(self.target_embedding, ids, padded))
 
-    def start(self, sources: Any, max_length: int, padded: bool = True) -> Any:
-        """The cache for decoding up to `max_length` tokens; only the number of rows of `sources` matters."""
-        return self.decoder.init_cache(ops.shape(sources)[0], max_length, masked=False)
+    def prefill(self, sources: Any, max_length: int, padded: bool = True) -> Prompted:
+        """An empty cache for at least `max_length` tokens, and `sources` as the prompts (batch, n) of a search."""
+        rows, length = ops.shape(sources)
+        maximum = ops.maximum if ops.is_tensor(length) or ops.is_tensor(max_length) else max
+        return Prompted(self.decoder.init_cache(rows, maximum(max_length, length), masked=False), sources)
 
-    step = EncoderDecoder.step
+    step, _features = EncoderDecoder.step, EncoderDecoder._features
 
     def generate(self, ids: Any, max_length: int = 64, sampler: Greedy | None = None) -> np.ndarray:
         """Continues prompts; see `EncoderDecoder.generate`.
@@ -123,7 +144,7 @@ class DecoderLM(SequenceModel):
         >>> model.generate([[7, 8], [9, 0]], max_length=5)[0, :2].tolist()
         [7, 8]
         """
-        return self._generate(sampler, ids, max_length, prefix=ids)
+        return self._generate(sampler, ids, max_length)
 
 
 # Name → features of a text from those of its tokens: x (batch, length, dim), mask (batch, length) → (batch, dim).
@@ -142,7 +163,7 @@ class EncoderClassifier(SequenceModel):
         vocab_size, num_classes: number of tokens and of classes.
         pooling: features of a text: the "mean" or "max" of those of its tokens, or those of the "first" token; zeros
             for a text without tokens.
-        model_dim, dtype, name: as for `Transformer`.
+        source_embedding, model_dim, dtype, name: as for `Transformer`.
         **options: options of `TransformerEncoder`.
     """
 
@@ -152,15 +173,18 @@ class EncoderClassifier(SequenceModel):
         num_classes: int,
         pooling: str = "mean",
         model_dim: int = 512,
+        source_embedding: keras.Layer | None = None,
         dtype: str | keras.DTypePolicy | None = None,
         name: str | None = None,
         **options: Any,
     ):
         one_of("pooling", pooling, POOLINGS)
-        arguments = {"vocab_size": vocab_size, "num_classes": num_classes, "pooling": pooling, "model_dim": model_dim}
-        arguments |= {"dtype": dtype, "name": name or "encoder_classifier", **options}
         encoder = TransformerEncoder(**options, dtype=dtype, name="encoder")
-        embed = embedding(vocab_size, model_dim, "embedding", dtype)
+        arguments = {"vocab_size": vocab_size, "num_classes": num_classes, "pooling": pooling, "model_dim": model_dim}
+        arguments |= {"source_embedding": source_embedding, "dtype": dtype, "name": name or "encoder_classifier"}
+        arguments |= encoder.get_options()
+        embed = own_embedding("source", source_embedding, vocab_size, model_dim)
+        embed = embed or embedding(vocab_size, model_dim, "embedding", dtype)
         classes = keras.layers.Dense(positive("num_classes", num_classes), dtype="float32", name="classes")
         source = id_input("source")
         text = pooled(pooling, encoder(embed(source)), source)
@@ -169,7 +193,7 @@ class EncoderClassifier(SequenceModel):
 
     def encode(self, ids: Any, padded: bool = True) -> Any:
         """Features of texts (batch, model_dim), for ids (batch, length). With `padded=False`, no id may be 0."""
-        return pooled(self.arguments["pooling"], self.encoder(embedded(self.source_embedding, ids, padded)), ids)
+        return pooled(self.pooling, self.encoder(embedded(self.source_embedding, ids, padded)), ids)
 
 
 def pooled(pooling, x, ids):

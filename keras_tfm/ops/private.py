@@ -15,4 +15,10 @@ except ImportError as error:
     message = f"keras_tfm uses a private name that Keras {keras.__version__} no longer has: {error}"
     raise ImportError(message) from error
 
-__all__ = ["DataAdapter", "get_keras_mask", "get_torch_dataloader", "set_keras_mask"]
+__all__ = ["DataAdapter", "earlier_store", "get_keras_mask", "get_torch_dataloader", "set_keras_mask"]
+
+
+def earlier_store(store, names):
+    """The weights of a layer in a .keras file, also if its attribute had another name then: `names` new → old."""
+    folder, _, name = (getattr(store, "_h5_entry_path", None) or "").rpartition("/")
+    return store.get(f"{folder}/{names[name]}") if name in names and not store.keys() else store

@@ -283,7 +283,8 @@ def copy_model(translator, recipe):
     (model,) = translator.models
     rates = {name: getattr(recipe, name) for name in ("dropout", "attention_dropout")}
     given = {name: rate for name, rate in rates.items() if rate is not None}
-    copy = type(model)(**model.arguments | given | {"dtype": recipe.precision})
+    others = {"dtype": recipe.precision, "metadata": {}, "quantization": None}
+    copy = type(model).from_config(model.get_config() | given | others)
     copy.set_weights(model.get_weights())
     return copy
 

@@ -340,7 +340,7 @@ def test_translations_are_those_of_transformers(changes, peers, tmp_path):
     assert_close(np.array(logits)[:, :, 1:], expected[:, :, order[1:]], 1e-4)
     for num_beams in (1, 4):
         theirs = translations_of_peer(model, tokenizer, texts, num_beams)
-        steps = translator.models[0].start, translator.models[0].step
+        steps = translator.models[0].prefill, translator.models[0].step
         if num_beams == 1:
             found = decoding.greedy(*steps, source, 24)
         else:

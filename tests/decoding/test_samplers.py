@@ -8,7 +8,7 @@ from test_search import STATES, TABLE, TEXTS, VOCABULARY, Language
 
 from keras_tfm import ops
 from keras_tfm.common.arguments import UserError
-from keras_tfm.decoding import Beam, Greedy, Sample, beam_search, compiled, greedy, with_options
+from keras_tfm.decoding import Beam, Ensemble, Greedy, Sample, beam_search, compiled, greedy, with_options
 from keras_tfm.decoding.search import MANY
 from keras_tfm.models import decoder_lm, transformer
 from keras_tfm.text import END, START
@@ -19,11 +19,11 @@ LANGUAGE = Language(TABLE + 2.0 * (np.arange(VOCABULARY) == END))  # ends now an
 
 @pytest.mark.parametrize("sampler", [Greedy(min_length=3), Sample(0.7, top_k=4, seed=3), Beam(2, suppress_tokens=[5])])
 def test_a_compiled_search_equals_an_eager_one_for_every_batch_size(sampler):
-    program = compiled(sampler, LANGUAGE.start, LANGUAGE.step)
+    program = compiled(sampler, LANGUAGE.prefill, LANGUAGE.step)
     rng, used = np.random.default_rng(0), set()
     for rows in (1, MANY - 1, MANY, 2 * MANY + 1):
         sources, prefix = rng.integers(0, STATES, (rows, 3)), rng.integers(0, 2, (rows, 2)) * 6
-        found, scores = sampler.decode(LANGUAGE.start, LANGUAGE.step, sources, MANY + 1, prefix=prefix)
+        found, scores = sampler.decode(LANGUAGE.prefill, LANGUAGE.step, sources, MANY + 1, prefix=prefix)
         expected = array(found)[:, 0]
         assert scores.shape == (rows, 1) and (array(scores) < 0).all() == sampler.has_scores()
         assert program(sources, MANY + 1, prefix).tolist() == expected.tolist()
@@ -35,7 +35,7 @@ def test_a_seed_is_none_an_integer_or_a_generator():
     sources = np.ones((8, 3), "int32")
 
     def drawn(seed, times=2):
-        program = compiled(Sample(seed=seed), LANGUAGE.start, LANGUAGE.step)
+        program = compiled(Sample(seed=seed), LANGUAGE.prefill, LANGUAGE.step)
         return [program(sources, 6).tolist() for _ in range(times)]
 
     first, second = drawn(1)
@@ -80,7 +80,7 @@ def test_a_wrong_option_of_a_sampler_is_named_at_once(sampler, name, value):
 
 
 def test_only_a_beam_has_several_hypotheses():
-    arguments = LANGUAGE.start, LANGUAGE.step, np.ones((2, 3), "int32"), 6
+    arguments = LANGUAGE.prefill, LANGUAGE.step, np.ones((2, 3), "int32"), 6
     ids, scores = run(lambda: Beam(1).decode(*arguments, n_best=3))
     assert ids.shape == (2, 3, 6) and (np.diff(array(scores)) <= 0).all()
     with pytest.raises(UserError, match="`n_best` must be 1 for Sample; use a `Beam`"):
@@ -90,13 +90,13 @@ def test_only_a_beam_has_several_hypotheses():
 def test_a_model_generates_what_the_searches_find():
     keras.utils.set_random_seed(3)
     model = spread(transformer(10, **SIZES), 0.3)
-    assert model.generate(TEXTS, 6).tolist() == array(run(greedy, model.start, model.step, TEXTS, 6)).tolist()
+    assert model.generate(TEXTS, 6).tolist() == array(run(greedy, model.prefill, model.step, TEXTS, 6)).tolist()
     assert model.generate(TEXTS, 6, Sample(top_k=1)).tolist() == model.generate(TEXTS, 6).tolist()
-    expected = array(run(beam_search, model.start, model.step, TEXTS, 6, num_beams=3)[0])[:, 0]
+    expected = array(run(beam_search, model.prefill, model.step, TEXTS, 6, num_beams=3)[0])[:, 0]
     assert model.generate(TEXTS, 6, Beam(3)).tolist() == expected.tolist()
     for variable in model.variables:  # a program sees the weights of the moment
         variable.assign(-variable.value)
-    assert model.generate(TEXTS, 6).tolist() == array(run(greedy, model.start, model.step, TEXTS, 6)).tolist()
+    assert model.generate(TEXTS, 6).tolist() == array(run(greedy, model.prefill, model.step, TEXTS, 6)).tolist()
 
 
 def test_a_language_model_continues_its_prompt():
@@ -110,3 +110,8 @@ def test_a_language_model_continues_its_prompt():
             logits[[0, START]] = -np.inf
             expected.append(int(logits.argmax()))
         assert row == expected + [0] * (7 - len(expected))
+    assert array(run(greedy, model.prefill, model.step, ids, 7)).tolist() == model.generate(ids, max_length=7).tolist()
+    longer = np.resize(ids[:1], (MANY, 14))  # half of the positions do not hold the prompts of many rows
+    assert model.generate(longer, MANY)[:, :14].tolist() == longer.tolist()
+    both = Ensemble([model, model])
+    assert array(run(greedy, both.prefill, both.step, ids, 7)).tolist() == model.generate(ids, max_length=7).tolist()

@@ -25,7 +25,7 @@ class Language:
     def __init__(self, table=TABLE):
         self.table = np.asarray(table, "float32")
 
-    def start(self, sources, max_length):
+    def prefill(self, sources, max_length):
         sources = ops.convert_to_tensor(sources)
         return {"state": sources[:, :1] % STATES, "memory": {"shift": sources[:, 1:2], "source": sources}}
 
@@ -89,7 +89,9 @@ def padded(ids, length):
 def test_a_beam_as_wide_as_the_space_equals_brute_force(options):
     language, length, n = Language(), 4, 7
     step = language.step_and_attention if "coverage_penalty" in options else language.step
-    ids, scores = map(array, run(to_the_end, language.start, step, SOURCES, length, num_beams=260, n_best=n, **options))
+    ids, scores = map(
+        array, run(to_the_end, language.prefill, step, SOURCES, length, num_beams=260, n_best=n, **options)
+    )
     words = list(everything(length, options.get("min_length", 0)))
     options = {name: value for name, value in options.items() if name != "min_length"}
     for row, source in enumerate(SOURCES.tolist()):
@@ -120,7 +122,7 @@ def test_ending_early_misses_nothing(num_beams, length_penalty):
     references = [reference(language, source, 7, num_beams, length_penalty) for source in SOURCES.tolist()]
     for n in {1, num_beams}:
         options = {"num_beams": num_beams, "n_best": n, "length_penalty": length_penalty}
-        ids, scores = map(array, run(to_the_end, language.start, language.step, SOURCES, 7, **options))
+        ids, scores = map(array, run(to_the_end, language.prefill, language.step, SOURCES, 7, **options))
         for row, source in enumerate(SOURCES.tolist()):
             expected = references[row][:n]
             assert_close(scores[row], np.array([score for _, score in expected]), 1e-4)
@@ -134,8 +136,8 @@ def test_ending_early_misses_nothing(num_beams, length_penalty):
 def test_early_stopping_finds_real_hypotheses_and_none_better(num_beams, length_penalty):
     language = Language(2 * normal(STATES, VOCABULARY, seed=num_beams))
     options = {"num_beams": num_beams, "length_penalty": length_penalty}
-    found = run(beam_search, language.start, language.step, SOURCES, 7, **options)
-    (ids, scores), best = map(array, found), run(to_the_end, language.start, language.step, SOURCES, 7, **options)[1]
+    found = run(beam_search, language.prefill, language.step, SOURCES, 7, **options)
+    (ids, scores), best = map(array, found), run(to_the_end, language.prefill, language.step, SOURCES, 7, **options)[1]
     assert (scores <= array(best) + 1e-5).all()
     if not length_penalty:  # a hypothesis that goes on only loses
         assert_close(scores, best)
@@ -169,8 +171,8 @@ def test_greedy_equals_a_beam_of_one(name, constraints, model):
     spoken, sources = language_or(model, name)
 
     def search():
-        ids, _ = beam_search(spoken.start, spoken.step, sources, 8, num_beams=1, **constraints)
-        return ids, greedy(spoken.start, spoken.step, sources, 8, **constraints)
+        ids, _ = beam_search(spoken.prefill, spoken.step, sources, 8, num_beams=1, **constraints)
+        return ids, greedy(spoken.prefill, spoken.step, sources, 8, **constraints)
 
     ids, expected = run(search)
     assert array(ids)[:, 0].tolist() == array(expected).tolist()
@@ -179,7 +181,7 @@ def test_greedy_equals_a_beam_of_one(name, constraints, model):
 @EVERY_MODEL
 def test_a_row_depends_neither_on_its_batch_nor_on_its_place(name, model):
     spoken, sources = language_or(model, name)
-    search = compiled(lambda sources: beam_search(spoken.start, spoken.step, sources, 8, num_beams=3, n_best=3))
+    search = compiled(lambda sources: beam_search(spoken.prefill, spoken.step, sources, 8, num_beams=3, n_best=3))
     ids, scores = map(array, search(ops.convert_to_tensor(sources)))
     order = np.random.default_rng(0).permutation(len(sources))
     shuffled, _ = map(array, search(ops.convert_to_tensor(sources[order])))
@@ -195,7 +197,7 @@ def test_a_row_depends_neither_on_its_batch_nor_on_its_place(name, model):
     "decode", [greedy, functools.partial(beam_search, num_beams=3, n_best=3)], ids=["greedy", "beam"]
 )
 def test_a_cache_that_doubles_changes_nothing(decode, model):
-    search = functools.partial(decode, model.start, model.step, TEXTS, max_length=9, min_length=5)
+    search = functools.partial(decode, model.prefill, model.step, TEXTS, max_length=9, min_length=5)
     expected = keras.tree.flatten(search())
     for capacity in (1, 3):
         for found, wanted in zip(keras.tree.flatten(search(capacity=capacity)), expected, strict=True):
@@ -204,7 +206,7 @@ def test_a_cache_that_doubles_changes_nothing(decode, model):
 
 @pytest.mark.parametrize("n", [1, 4])
 def test_scores_are_those_of_the_full_pass(n, model):
-    ids, scores = map(array, run(beam_search, model.start, model.step, TEXTS, 8, num_beams=4, n_best=n))
+    ids, scores = map(array, run(beam_search, model.prefill, model.step, TEXTS, 8, num_beams=4, n_best=n))
     assert (np.diff(scores) <= 0).all()
     labels = ids.reshape(-1, 8).astype(int)  # those of a source one after the other
     targets = np.where(labels > 0, np.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=START), 0)
@@ -234,7 +236,7 @@ class Counted(Language):
 @pytest.mark.parametrize("decode", [greedy, beam_search])
 def test_decoding_ends_when_all_rows_have_ended(decode):
     language = Counted()
-    found = decode(language.start, language.step, SOURCES, 1000)
+    found = decode(language.prefill, language.step, SOURCES, 1000)
     ids = array(found) if decode is greedy else array(found[0])[:, 0]
     assert (ids > 0).sum(1).tolist() == (SOURCES[:, 0] + 1).tolist() and (ids == END).sum(1).tolist() == [1] * 4
     assert language.steps == SOURCES[:, 0].max() + 1
@@ -243,7 +245,7 @@ def test_decoding_ends_when_all_rows_have_ended(decode):
 def drawn(seed=0, rows=4000, **options):
     language = Language()
     sources = np.repeat(SOURCES[:1], rows, axis=0)
-    return array(run(sample, language.start, language.step, sources, 3, seed, **options))
+    return array(run(sample, language.prefill, language.step, sources, 3, seed, **options))
 
 
 def shares_of(ids):
@@ -287,8 +289,8 @@ def test_samples_come_only_from_the_most_probable_tokens(options, kept):
 def test_sampling_only_the_best_token_equals_greedy(name, model):
     spoken, sources = language_or(model, name)
     options = {"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"temperature": 1e-4}
-    expected = array(run(greedy, spoken.start, spoken.step, sources, 6)).tolist()
-    samples = run(lambda: [sample(spoken.start, spoken.step, sources, 6, **option) for option in options])
+    expected = array(run(greedy, spoken.prefill, spoken.step, sources, 6)).tolist()
+    samples = run(lambda: [sample(spoken.prefill, spoken.step, sources, 6, **option) for option in options])
     for option, ids in zip(options, samples, strict=True):
         assert array(ids).tolist() == expected, option
 
@@ -298,7 +300,7 @@ def decoded(constraints, max_length=10, table=TABLE):
     language = Language(table)
 
     def search():
-        arguments = language.start, language.step, SOURCES, max_length
+        arguments = language.prefill, language.step, SOURCES, max_length
         found, _ = beam_search(*arguments, n_best=3, **constraints)
         return greedy(*arguments, **constraints), sample(*arguments, **constraints), *(found[:, n] for n in range(3))
 
@@ -364,8 +366,82 @@ def test_a_prefix_is_kept_and_followed_by_what_fits():
         assert ((ids[:, :2] == prefix) | (prefix == 0)).all() and (ids > 0).sum(1).min() >= 3
         assert without.shape == ids.shape
     language, best = Language(), decoded_freely()[0]
-    kept = run(greedy, language.start, language.step, SOURCES, 10, prefix=best[:, :4])
+    kept = run(greedy, language.prefill, language.step, SOURCES, 10, prefix=best[:, :4])
     assert array(kept).tolist() == best.tolist()
+
+
+@pytest.mark.parametrize("options", [{}, {"min_length": 3, "no_repeat_ngram_size": 1, "suppress_tokens": (4,)}])
+def test_start_end_and_padding_are_ids_of_choice(options):
+    """A language with other ids for them says the same with these, also if its padding is its end token."""
+    order = np.array([6, 5, 2, 3, 4, 1, 0])  # 0, 1 and 2, and with them 5 and 6, change places
+    language = Language()
+
+    def search(start, step, **ids):
+        ids |= options | {"suppress_tokens": (*options.get("suppress_tokens", ()), *([6] if ids else []))}
+        arguments = start, step, SOURCES, 6
+        found, _ = beam_search(*arguments, n_best=2, **ids)
+        return greedy(*arguments, **ids), sample(*arguments, top_k=1, **ids), found[:, 0]
+
+    def step(tokens, position, cache):
+        logits, cache = language.step(ops.take(order, tokens, axis=0), position, cache)
+        return ops.take(logits, order, axis=-1), cache
+
+    expected = [array(ids).astype(int) for ids in run(search, language.prefill, language.step)]
+    for pad_id in (6, 2):
+        renamed = run(functools.partial(search, start_id=5, end_id=2, pad_id=pad_id), language.prefill, step)
+        for ids, wanted in zip(renamed, expected, strict=True):
+            ids = array(ids).astype(int)
+            ended = np.cumsum(wanted == END, axis=1) - (wanted == END) > 0
+            assert order[ids][~ended].tolist() == wanted[~ended].tolist() and (ids[ended] == pad_id).all()
+
+
+def token_by_token(model):
+    """The functions of a model with a state in its cache, for which nothing is read at once."""
+
+    def prefill(sources, max_length):
+        return {"state": ops.zeros((ops.shape(sources)[0], 1)), "own": model.prefill(sources, max_length)}
+
+    def step(tokens, position, cache):
+        logits, own = model.step(tokens, position, cache["own"])
+        return logits, {**cache, "own": own}
+
+    return prefill, step
+
+
+# Of different lengths, one with a free position in it, one that ends, one for which there is no room.
+PREFIXES = np.array([[5, 4, 6, 3], [7, 3, 8, 0], [6, 9, 0, 5], [8, 8, 2, 0], [4, 5, 6, 7]])
+
+
+@pytest.mark.parametrize("rows", [len(PREFIXES), MANY + 4])
+@pytest.mark.parametrize("way", ["sample", "greedy", "beam"])
+def test_a_prefix_is_read_at_once_as_if_token_by_token(way, rows, model):
+    sources, prefix = (np.resize(x, (rows, x.shape[1])) for x in (TEXTS, PREFIXES))
+    limits, widths = np.resize([9, 20, 9, 20, 3], rows).astype("int32"), []
+    options = {"prefix": prefix, "limits": limits, "min_length": 3}
+
+    def search(sources, length, prefill, step):
+        arguments = prefill, step, sources, length
+        if way == "beam":
+            return beam_search(*arguments, num_beams=3, n_best=2, **options)
+        return (greedy(*arguments, **options) if way == "greedy" else sample(*arguments, top_k=3, **options),)
+
+    def counted(tokens, position, cache):
+        widths.append(tokens.shape[1])
+        return model.step(tokens, position, cache)
+
+    length = MANY + 4
+    program = programs.compiled(
+        lambda sources, length: search(sources, length, model.prefill, counted), model.variables
+    )
+    found, expected = program(sources, length), run(search, sources, length, *token_by_token(model))
+    assert {*widths[1:]} == {1} and widths[0] == PREFIXES.shape[1]
+    assert array(found[0]).tolist() == array(expected[0]).tolist()
+    if way == "beam":
+        assert_close(found[1], expected[1], 1e-4)
+    kept = array(found[0]).reshape(rows, -1, length)[:, 0].astype(int)
+    assert (np.count_nonzero(kept, axis=1) <= limits).all()
+    for row in kept[0], kept[1]:
+        assert row[:3].tolist() in PREFIXES[:, :3].tolist()
 
 
 def test_each_row_may_have_a_limit_of_its_own():
@@ -374,7 +450,7 @@ def test_each_row_may_have_a_limit_of_its_own():
         assert (ids > 0).sum(1).tolist() == limits.tolist()
         assert (free > 0).all()
     language = Language()
-    search = functools.partial(beam_search, language.start, language.step)
+    search = functools.partial(beam_search, language.prefill, language.step)
     together, *alone = run(
         lambda: [
             search(SOURCES, 10, limits=limits)[0],
@@ -393,7 +469,7 @@ def test_a_search_in_groups_equals_one_of_all_rows(way):
     options["limits"] = rng.integers(5, length, rows).astype("int32")
 
     def search(sources, length):
-        arguments = language.start, language.step, sources, length
+        arguments = language.prefill, language.step, sources, length
         if way == "sample":
             return sample(*arguments, uniforms, temperature=0.7, **options)
         return greedy(*arguments, **options) if way == "greedy" else beam_search(*arguments, num_beams=2, **options)[0]
@@ -407,12 +483,12 @@ def test_a_search_in_groups_equals_one_of_all_rows(way):
 def test_an_ensemble_averages_probabilities():
     one, two = Language(), Language(2 * normal(STATES, VOCABULARY, seed=5))
     both = Ensemble([one, one])
-    alone, together = run(lambda: [beam_search(m.start, m.step, SOURCES, 6, n_best=2) for m in (one, both)])
+    alone, together = run(lambda: [beam_search(m.prefill, m.step, SOURCES, 6, n_best=2) for m in (one, both)])
     # sorted, since hypotheses with the same transitions in another order are equally good
     assert np.sort(array(together[0]), axis=1).tolist() == np.sort(array(alone[0]), axis=1).tolist()
     assert_close(together[1], alone[1])
     tokens, models = np.full((len(SOURCES), 1), START), (Ensemble([one, two]), one, two)
-    shares = run(lambda: [ops.softmax(m.step(tokens, 0, m.start(SOURCES, 6))[0]) for m in models])
+    shares = run(lambda: [ops.softmax(m.step(tokens, 0, m.prefill(SOURCES, 6))[0]) for m in models])
     mixed, *expected = map(array, shares)
     assert_close(mixed, (expected[0] + expected[1]) / 2)
 
@@ -426,7 +502,7 @@ def test_attention_of_a_step_is_that_of_the_last_block(model):
     (expected,) = maps[model.decoder.blocks[1].memory_attention.path]
 
     def by_steps():
-        cache = model.start(TEXTS, 3)
+        cache = model.prefill(TEXTS, 3)
         for position in range(3):
             tokens = targets[:, position : position + 1]
             _, cache, attention = model.step_and_attention(tokens, position, cache)
@@ -444,6 +520,8 @@ def test_attention_of_a_step_is_that_of_the_last_block(model):
         (greedy, {"suppress_tokens": (END,)}, "`suppress_tokens` must not contain the end token"),
         (greedy, {"no_repeat_ngram_size": -1}, "`no_repeat_ngram_size` must be an integer of at least 0"),
         (greedy, {"prefix": np.ones((4, 9), int)}, "`prefix` must be"),
+        (greedy, {"end_id": -1}, "`end_id` must be an integer of at least 0"),
+        (beam_search, {"end_id": 3, "suppress_tokens": (3,)}, "`suppress_tokens` must not contain the end token, 3"),
         (sample, {"temperature": 0}, "`temperature` must be a positive number"),
         (sample, {"top_k": 0}, "`top_k` must be a positive"),
         (sample, {"top_p": 1.5}, "`top_p` must be above 0 and at most 1"),
@@ -461,7 +539,7 @@ def test_attention_of_a_step_is_that_of_the_last_block(model):
 def test_bad_arguments(decode, options, words):
     language = Language()
     with pytest.raises(ValueError, match=words):
-        decode(language.start, language.step, SOURCES, **{"max_length": 6, **options})
+        decode(language.prefill, language.step, SOURCES, **{"max_length": 6, **options})
 
 
 @pytest.mark.parametrize("decode", [greedy, beam_search])
@@ -477,10 +555,10 @@ def test_bad_arguments(decode, options, words):
 def test_what_step_returns_is_checked(decode, outputs, received):
     language = Language()
     with pytest.raises(ValueError, match=f"`step` must return logits.* Received: .*({received})"):
-        decode(language.start, lambda *arguments: outputs(*language.step(*arguments)), SOURCES, 6)
+        decode(language.prefill, lambda *arguments: outputs(*language.step(*arguments)), SOURCES, 6)
 
 
 def test_slots_without_a_hypothesis_have_the_lowest_score():
     language = Language()
-    scores = array(run(beam_search, language.start, language.step, SOURCES, 1, num_beams=9, n_best=9)[1])
+    scores = array(run(beam_search, language.prefill, language.step, SOURCES, 1, num_beams=9, n_best=9)[1])
     assert (scores[:, VOCABULARY - 2 :] == NEVER).all() and (scores[:, : VOCABULARY - 2] > -99).all()

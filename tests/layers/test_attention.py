@@ -105,7 +105,9 @@ def test_cached_equals_full(options):
         step, cache = layer(X[:, :first], mask=MASK[:, :first], cache=layer.init_cache(BATCH, LENGTH + 2))
         steps = [step]
         for t in range(first, LENGTH):
-            step, cache = layer(X[:, t : t + 1], mask=MASK[:, t : t + 1], cache=cache, start=ops.convert_to_tensor(t))
+            step, cache = layer(
+                X[:, t : t + 1], mask=MASK[:, t : t + 1], cache=cache, cache_position=ops.convert_to_tensor(t)
+            )
             steps.append(step)
         return ops.concatenate(steps, axis=1)
 
@@ -118,14 +120,14 @@ def test_a_cache_without_padding_needs_no_mask(positions, window):
 
     def by_steps():
         first, cache = layer(X[:, :3], cache=layer.init_cache(BATCH, LENGTH + 2, masked=False))
-        second, cache = layer(X[:, 3:], cache=cache, start=ops.convert_to_tensor(3))
+        second, cache = layer(X[:, 3:], cache=cache, cache_position=ops.convert_to_tensor(3))
         return ops.concatenate([first, second], axis=1), cache
 
     found, cache = run(by_steps)
     assert set(cache) == {"k", "v"}
     assert_close(found, run(layer, X))
     with pytest.raises(ValueError, match="masked=False"):
-        layer(X[:, :1], mask=MASK[:, :1], cache=cache, start=LENGTH)
+        layer(X[:, :1], mask=MASK[:, :1], cache=cache, cache_position=LENGTH)
 
 
 @parametrize_all(
@@ -242,7 +244,7 @@ def test_any_number_of_features_and_heads(width, num_heads):
 
     def full_and_by_steps(layer):
         first, cache = layer(x[:, :2], cache=layer.init_cache(2, 3))
-        return layer(x), ops.concatenate([first, layer(x[:, 2:], cache=cache, start=2)[0]], axis=1)
+        return layer(x), ops.concatenate([first, layer(x[:, 2:], cache=cache, cache_position=2)[0]], axis=1)
 
     variables = [variable for layer in layers.values() for variable in layer.variables]
     of_few = programs.compiled(lambda x, size: [layer(x) for layer in layers.values()], variables)
@@ -464,29 +466,29 @@ def test_a_cache_that_is_too_short(start):
     layer = cached_layer(causal=True)
     start = ops.convert_to_tensor(3, dtype="int32") if start == "tensor" else start
     with pytest.raises(ValueError, match=r"`cache` must have room.*room=4, 2 tokens from 3"):
-        layer(X[:, :2], cache=layer.init_cache(BATCH, 4), start=start)
+        layer(X[:, :2], cache=layer.init_cache(BATCH, 4), cache_position=start)
 
 
 def test_a_negative_start():
     layer = cached_layer(causal=True)
     with pytest.raises(ValueError, match=r"`cache` must have room.*2 tokens from -1"):
-        layer(X[:, :2], cache=layer.init_cache(BATCH, 4), start=-1)
+        layer(X[:, :2], cache=layer.init_cache(BATCH, 4), cache_position=-1)
 
 
 @TRACED
 def test_a_cache_that_is_too_short_gives_nan_in_a_compiled_program():
     layer = cached_layer(causal=True)
-    step = compiled(lambda x, start: layer(x, cache=layer.init_cache(BATCH, 4), start=start)[0])
+    step = compiled(lambda x, start: layer(x, cache=layer.init_cache(BATCH, 4), cache_position=start)[0])
     assert np.isfinite(array(step(ops.convert_to_tensor(X[:, :2]), ops.convert_to_tensor(2)))).all()
     assert np.isnan(array(step(ops.convert_to_tensor(X[:, :2]), ops.convert_to_tensor(3)))).all()
-    single = compiled(lambda x, start: layer(x, cache=layer.init_cache(BATCH, 1), start=start)[0])
+    single = compiled(lambda x, start: layer(x, cache=layer.init_cache(BATCH, 1), cache_position=start)[0])
     assert np.isnan(array(single(ops.convert_to_tensor(X[:, :1]), ops.convert_to_tensor(1)))).all()
 
 
 def test_a_start_must_be_an_integer():
     layer = cached_layer(causal=True)
-    with pytest.raises(ValueError, match="`start` must be an integer"):
-        layer(X[:, :1], cache=layer.init_cache(BATCH, 4), start=1.7)
+    with pytest.raises(ValueError, match="`cache_position` must be an integer"):
+        layer(X[:, :1], cache=layer.init_cache(BATCH, 4), cache_position=1.7)
 
 
 def test_large_float16_features_do_not_overflow():

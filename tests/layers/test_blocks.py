@@ -217,7 +217,7 @@ def test_cached_decoder_equals_full(norm_first, with_memory, dtype):
         step, cache = block(X[:, :2], mask=mask[:, :2], cache=cache)
         steps = [step]
         for t in range(2, 5):
-            step, cache = block(X[:, t : t + 1], mask=mask[:, t : t + 1], cache=cache, start=t)
+            step, cache = block(X[:, t : t + 1], mask=mask[:, t : t + 1], cache=cache, cache_position=t)
             steps.append(step)
         return ops.concatenate(steps, axis=1)
 
@@ -246,7 +246,7 @@ def test_cached_step_as_a_functional_model():
     _, cache = run(lambda: block(X[:, :4], cache=block.init_cache(2, 5, MEMORY)))
     inputs = keras.tree.map_structure(lambda x: keras.Input(x.shape[1:], dtype=x.dtype), cache)
     token, start = keras.Input((1, 8)), keras.Input((), batch_size=1, dtype="int32")
-    outputs = block(token, cache=inputs, start=start[0])
+    outputs = block(token, cache=inputs, cache_position=start[0])
     model = keras.Model([token, start, inputs], outputs)
     step, new_cache = run(model, [ops.convert_to_tensor(X[:, 4:]), ops.convert_to_tensor([4]), cache])
     assert_close(step, array(full)[:, 4:])
@@ -429,6 +429,7 @@ def test_options_are_spelled_out_readable_and_keyword_only_where_an_order_could_
     block, stack = TransformerDecoderBlock(**SIZES, window=3), TransformerEncoder(num_layers=1, **SIZES, head_dim=6)
     assert (block.num_heads, block.ff_dim, block.window, block.causal, block.dropout) == (2, 16, 3, True, 0.1)
     assert (stack.num_layers, stack.num_heads, stack.head_dim, stack.positions) == (1, 2, 6, "sinusoidal")
+    assert (stack.dropout, stack.norm, stack.embedding_norm) == (0.1, "layer", False)
     assert MultiHeadAttention(2, attention_dropout=0.2).attention_dropout == 0.2
     for kind, positional in {
         FeedForward: ["ff_dim"],

@@ -44,7 +44,7 @@ def test_a_start_or_given_positions_continue_the_full_pass(kind, combine, dtype)
     layer = built(PositionalEncoding(kind, combine=combine, dtype=dtype, **KINDS[kind]), x)
 
     def outputs():
-        parts = [{"start": 4}, {"start": np.int64(4)}, {"position_ids": np.array([[4, 5, 6]] * 2)}]
+        parts = [{"start_index": 4}, {"start_index": np.int64(4)}, {"position_ids": np.array([[4, 5, 6]] * 2)}]
         joined, positions = np.concatenate([x[:, :3], x[:, :4]], axis=1), np.array([[0, 1, 2, 0, 1, 2, 3]] * 2)
         return layer(x), layer(joined, position_ids=positions), *(layer(x[:, 4:7], **part) for part in parts)
 
@@ -160,7 +160,7 @@ def test_learned_positions_past_the_table_are_an_error():
     with pytest.raises(ValueError, match="`max_length` must exceed.*max_length=4, last position=4"):
         layer(normal(1, 5, 6))
     with pytest.raises(ValueError, match="max_length=4, last position=6"):
-        layer(normal(1, 1, 6), start=6)
+        layer(normal(1, 1, 6), start_index=6)
     with pytest.raises(ValueError, match="max_length=4, last position=9"):
         layer(normal(1, 2, 6), position_ids=np.array([[0, 9]]))
 
@@ -168,7 +168,7 @@ def test_learned_positions_past_the_table_are_an_error():
 @TRACED
 def test_learned_positions_past_the_table_give_nan_in_a_compiled_program():
     layer = built(PositionalEncoding("learned", max_length=4), normal(1, 4, 6))
-    late = compiled(lambda x, start: layer(x, start=start))(ops.ones((1, 3, 6)), ops.convert_to_tensor(2))
+    late = compiled(lambda x, start: layer(x, start_index=start))(ops.ones((1, 3, 6)), ops.convert_to_tensor(2))
     assert np.isfinite(array(late)[:, :2]).all() and np.isnan(array(late)[:, 2]).all()
 
 

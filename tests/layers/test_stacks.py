@@ -33,13 +33,35 @@ def test_a_stack_applies_its_parts_in_order():
         x = PositionalEncoding()(X)
         for block in encoder.blocks:
             x = block(x, mask=MASK)
-        return encoder.norm(x)
+        return encoder.output_norm(x)
 
     y, expected = run(lambda: (encoder(X, mask=MASK), by_parts()))
     assert_close(y, expected)
     assert y.shape == X.shape
     names = [layer.name for layer in encoder._flatten_layers(include_self=False, recursive=False)]
     assert set(names) == {"encoder_0", "encoder_1", "encoder_dropout", "encoder_positions_0", "encoder_norm"}
+
+
+@pytest.mark.parametrize("kind", [TransformerEncoder, TransformerDecoder])
+def test_hidden_states_are_those_between_the_blocks(kind):
+    inputs = [X] if kind is TransformerEncoder else [X, MEMORY]
+    stack = spread(built(kind(**TWO, norm_first=True), *map(ops.convert_to_tensor, inputs)))
+    y, states, expected = run(
+        lambda: (*stack(*inputs, mask=MASK, return_hidden_states=True), stack(*inputs, mask=MASK))
+    )
+    assert_close(y, expected)
+    assert_close(states[-1], y)
+    given = {"mask": MASK} | ({"memory": MEMORY} if kind is TransformerDecoder else {})
+    outputs = run(lambda: [block(state, **given) for block, state in zip(stack.blocks, states, strict=False)])
+    assert_close(states[0], run(PositionalEncoding(), X))
+    assert_close(outputs[0], states[1])
+    assert_close(run(stack.output_norm, outputs[1]), y)
+    symbolic = [keras.Input(x.shape[1:]) for x in inputs]
+    model = keras.Model(symbolic, stack(*symbolic, return_hidden_states=True)[1])
+    assert [x.shape for x in model.predict(inputs, verbose=0)] == [X.shape] * 3
+    if kind is TransformerDecoder:
+        with pytest.raises(ValueError, match="`return_hidden_states` must be False in a call with a `cache`"):
+            stack(X, cache=stack.init_cache(2, 5, MEMORY), return_hidden_states=True)
 
 
 @parametrize_all("positions, with_memory", ["sinusoidal", "learned", "rotary", None], [False, True])
@@ -52,7 +74,7 @@ def test_cached_equals_full(positions, with_memory):
     def by_steps():
         cache = decoder.init_cache(2, 5, memory, memory_mask)
         first, cache = decoder(X[:, :3], mask=MASK[:, :3], cache=cache)
-        second, cache = decoder(X[:, 3:], mask=MASK[:, 3:], cache=cache, start=3)
+        second, cache = decoder(X[:, 3:], mask=MASK[:, 3:], cache=cache, cache_position=3)
         return ops.concatenate([first, second], axis=1)
 
     full = run(decoder, X, memory, mask=MASK, memory_mask=memory_mask)

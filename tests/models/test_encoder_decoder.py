@@ -85,9 +85,9 @@ def each(kinds, quick=QUICK):
     return pytest.mark.parametrize("kind", [pytest.param(kind, marks=[*marks(kind)]) for kind in kinds])
 
 
-def cached(model, widths):
-    """Logits of the target, decoded in steps of several tokens each."""
-    cache, position, found = model.start(SOURCE, TARGET.shape[1]), 0, []
+def cached(model, widths, prompt=0):
+    """Logits of the target, decoded in steps of several tokens each, after a prompt of so many tokens."""
+    cache, position, found = model.prefill(SOURCE, TARGET.shape[1], TARGET[:, :prompt] if prompt else None), prompt, []
     for width in widths:
         logits, cache = model.step(TARGET[:, position : position + width], position, cache)
         found.append(logits)
@@ -102,8 +102,8 @@ def computed(kind):
     later, other, empty = TARGET.copy(), SOURCE.copy(), np.array([[5, 6, 2], [0, 0, 0]])
     later[:, 3:], other[0, 0] = 8, 9
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    decode = functools.partial(greedy, model.start, model.step)
-    beams = functools.partial(beam_search, model.start, model.step, max_length=5)
+    decode = functools.partial(greedy, model.prefill, model.step)
+    beams = functools.partial(beam_search, model.prefill, model.step, max_length=5)
 
     def found():
         full, longer = model(IDS), model(LONGER)
@@ -111,12 +111,13 @@ def computed(kind):
             "full": full,
             "one by one": cached(model, [1] * 5),
             "in pieces": cached(model, [2, 3]),
+            "after a prompt": cached(model, [1, 1], prompt=3),
             "longer": longer,
             "loss": loss(LABELS, full),
             "loss of longer": loss(np.pad(LABELS, [(0, 0), (0, 2)]), longer),
             "scattered": model(SCATTERED),
             "alone": model({"source": SOURCE[1:, :3], "target": TARGET[1:, :3]}),
-            "without mask": model.step(TARGET[:1, :1], 0, model.start(SOURCE[:1, :5], 5, padded=False))[0],
+            "without mask": model.step(TARGET[:1, :1], 0, model.prefill(SOURCE[:1, :5], 5, padded=False))[0],
             "later": model({"source": SOURCE, "target": later}),
             "other source": model({"source": other, "target": TARGET}),
             "beside nothing": model({"source": empty, "target": TARGET[:, :3]}),
@@ -136,6 +137,7 @@ def test_cached_equals_full(kind):
     for way in ("one by one", "in pieces"):
         assert_close(found[way][0], found["full"][0], 4e-5)
         assert_close(found[way][1, :3], found["full"][1, :3], 4e-5)  # after its end, a row reads padding
+    assert_close(found["after a prompt"][0], found["full"][0, 3:], 4e-5)
 
 
 MIXED = [precision for precision in PRECISIONS if precision != "float32"]
@@ -160,8 +162,8 @@ def test_searches_in_mixed_precision_score_as_the_full_pass_does(kind, precision
     model = make(kind, dtype=precision)
 
     def search(sources, length):  # in a program, whose loops refuse a cache that changes its type
-        best = greedy(model.start, model.step, sources, length)
-        ids, scores = beam_search(model.start, model.step, sources, length, num_beams=2)
+        best = greedy(model.prefill, model.step, sources, length)
+        ids, scores = beam_search(model.prefill, model.step, sources, length, num_beams=2)
         return best, ids[:, 0], scores[:, 0]
 
     best, ids, scores = map(array, programs.compiled(search, model.variables, jit_compile=False)(SOURCE, 5))
@@ -228,7 +230,7 @@ def test_padding_anywhere_has_no_gradient(kind):
 @pytest.mark.parametrize("kind", OLDER)
 def test_a_cached_call_takes_no_mask(kind):
     model = make(kind)
-    cache, x = model.start(SOURCE, 5), normal(2, 1, 16)
+    cache, x = model.prefill(SOURCE, 5), normal(2, 1, 16)
     memory = model.encode(SOURCE)
     for name, value in (("mask", np.array([[True], [False]])), ("memory", memory)):
         with pytest.raises(ValueError, match=f"`{name}` must be None in a call with a `cache`.* Received: a {name}"):
@@ -263,10 +265,10 @@ def test_different_kinds_decide_together_and_draw():
     twins = Ensemble([alone, alone])
     drawn, found, of_twins, expected = run(
         lambda: (
-            sample(together.start, together.step, SOURCE, 4, top_k=1),
-            greedy(together.start, together.step, SOURCE, 4),
-            greedy(twins.start, twins.step, SOURCE, 4),
-            greedy(alone.start, alone.step, SOURCE, 4),
+            sample(together.prefill, together.step, SOURCE, 4, top_k=1),
+            greedy(together.prefill, together.step, SOURCE, 4),
+            greedy(twins.prefill, twins.step, SOURCE, 4),
+            greedy(alone.prefill, alone.step, SOURCE, 4),
         )
     )
     assert array(drawn).tolist() == array(found).tolist()
@@ -291,7 +293,7 @@ def test_attention_to_the_source_is_recorded(kind):
         model(IDS)
     with record_attention() as of_scattered:
         model({"source": SOURCE, "target": SCATTERED["target"]})
-    _, _, last = model.step_and_attention(TARGET[:, :1], 0, model.start(SOURCE, 5))
+    _, _, last = model.step_and_attention(TARGET[:, :1], 0, model.prefill(SOURCE, 5))
     for layer in model.decoder.memory_attentions:
         (weights,) = maps[layer.path]
         assert weights.shape[0] == 2 and weights.shape[2:] == (5, 6)
@@ -307,7 +309,7 @@ def test_attention_to_the_source_is_recorded(kind):
 def test_without_attention_there_is_no_coverage(kind):
     model = make(kind)
     with pytest.raises(ValueError, match="`model` must be a model with attention to the source"):
-        model.step_and_attention(TARGET[:, :1], 0, model.start(SOURCE, 5))
+        model.step_and_attention(TARGET[:, :1], 0, model.prefill(SOURCE, 5))
 
 
 @each(OLDER if BACKEND == "jax" else ["bahdanau"], quick=("rnn",))

@@ -73,7 +73,7 @@ def test_a_bottleneck_has_one_size_for_any_source():
     model = spread(models.rnn(11, model_dim=8, units=6))
     for length in (1, 4, 9):
         assert run(lambda: model.encode(np.full((2, length), 5))).shape == (2, 1, 6)  # noqa: B023
-        assert "memory" not in model.start(np.full((2, length), 5), 3)
+        assert "memory" not in model.prefill(np.full((2, length), 5), 3)
 
 
 def test_scores_and_heads_of_attention():

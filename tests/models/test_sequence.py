@@ -1,3 +1,4 @@
+import inspect
 import json
 
 import keras
@@ -69,6 +70,19 @@ def test_no_more_is_built_than_a_file_holds(tmp_path):
     assert loading.load_keras(tmp_path / "model.keras").quantization
 
 
+@pytest.mark.parametrize("kind", [*KINDS, *BUILDS][1:])
+def test_every_option_is_an_attribute_and_in_the_config(kind):
+    model = KINDS[kind](10) if kind in KINDS and kind not in BUILDS else BUILDS[kind]()
+    config, stack = model.get_config(), getattr(model, "encoder", None) or model.decoder
+    for name, value in stack.get_options().items():
+        assert getattr(stack, name) == value
+        if name not in ("units", "summary"):  # which the model decides
+            assert getattr(model, name) == config[name] == value
+    assert {*inspect.signature(type(model).__init__).parameters} - {"self", "options"} <= {*config}
+    assert (model.dropout, model.model_dim) == (0.1, 16)
+    assert type(model).from_config(config).get_config() == config
+
+
 def test_a_float16_model_scales_its_loss():
     model = decoder_lm(10, dtype="mixed_float16", **SIZES)
     model.compile("adam", "mse")
@@ -90,7 +104,7 @@ def test_metadata_travels_with_the_model(tmp_path):
 
 def answers(model):
     """Logits of a model, and what it decodes."""
-    return model(IDS), beam_search(model.start, model.step, SOURCE, 3, num_beams=2)[0]
+    return model(IDS), beam_search(model.prefill, model.step, SOURCE, 3, num_beams=2)[0]
 
 
 @pytest.mark.slow

@@ -1,3 +1,5 @@
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -6,7 +8,16 @@ from conftest import SLOW_OFF_TENSORFLOW, TOLERANCE, array, assert_close, compil
 from keras_tfm import ops
 from keras_tfm.decoding import greedy
 from keras_tfm.layers.positions import ENCODINGS
-from keras_tfm.models import DecoderLM, EncoderClassifier, Transformer, decoder_lm, encoder_classifier, transformer
+from keras_tfm.models import (
+    DecoderLM,
+    EncoderClassifier,
+    TokenEmbedding,
+    Transformer,
+    decoder_lm,
+    encoder_classifier,
+    loading,
+    transformer,
+)
 from keras_tfm.ops.private import get_keras_mask
 from keras_tfm.runtimes import programs
 
@@ -41,7 +52,7 @@ def test_steps_equal_the_full_pass(positions, dtype):
         )
 
         def by_steps():
-            cache = model.start(ops.convert_to_tensor(SOURCE), 5)
+            cache = model.prefill(ops.convert_to_tensor(SOURCE), 5)
             logits, cache = model.step(ops.convert_to_tensor(TARGET[:, :3]), 0, cache)
             steps = [logits]
             for t in (3, 4):
@@ -56,11 +67,33 @@ def test_steps_equal_the_full_pass(positions, dtype):
     assert_close(steps[seen], full[seen], 3 * TOLERANCE[dtype])
 
 
+def test_a_prompt_is_read_at_once_as_if_token_by_token(monkeypatch):
+    model, widths = spread(transformer(10, positions="rotary", **SIZES)), []
+    call = type(model.decoder).call
+
+    @functools.wraps(call)
+    def counted(self, inputs, *args, **kwargs):
+        widths.append(inputs.shape[1])
+        return call(self, inputs, *args, **kwargs)
+
+    monkeypatch.setattr(type(model.decoder), "call", counted)
+
+    def logits():
+        at_once, tokens = model.prefill(SOURCE, 5, TARGET[:, :4]), TARGET[:, 4:]
+        by_token = model.prefill(SOURCE, 5)
+        for t in range(4):
+            _, by_token = model.step(TARGET[:, t : t + 1], t, by_token)
+        return model.step(tokens, 4, at_once)[0], model.step(tokens, 4, by_token)[0]
+
+    assert_close(*run(logits))
+    assert widths[:2] == [4, 1]
+
+
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
 def test_a_language_model_in_mixed_precision_writes_what_the_full_pass_expects(dtype):
     model = spread(decoder_lm(10, positions="rotary", heads="narrow", dtype=dtype, **SIZES))
-    search = programs.compiled(lambda rows, size: greedy(model.start, model.step, rows, size), model.variables)
-    written = array(search(np.ones((2, 1), "int32"), 5)).astype(int)
+    search = programs.compiled(lambda rows, size: greedy(model.prefill, model.step, rows, size), model.variables)
+    written = array(search(np.zeros((2, 1), "int32"), 5)).astype(int)
     full = array(run(model, np.pad(written[:, :-1], ((0, 0), (1, 0)), constant_values=1)))
     of_written = np.take_along_axis(full, written[..., None], axis=-1)[..., 0]
     assert (of_written >= full[:, :, 2:].max(-1) - 4 * TOLERANCE[dtype])[written > 0].all() and (written > 0).any()
@@ -89,7 +122,7 @@ def test_every_option_decodes_saves_and_loads(options, tmp_path):
     loaded = keras.models.load_model(tmp_path / "model.keras")
 
     def outputs():
-        return model(ids()), loaded(ids()), loaded.step(TARGET[:, :3], 0, loaded.start(SOURCE, 5))[0]
+        return model(ids()), loaded(ids()), loaded.step(TARGET[:, :3], 0, loaded.prefill(SOURCE, 5))[0]
 
     expected, full, first = map(array, run(outputs))
     assert expected.shape == (2, 5, options.get("target_vocab_size", 10))
@@ -111,7 +144,7 @@ def test_options_override_the_size_and_the_size_the_defaults():
 def test_models_have_only_the_methods_that_apply():
     assert isinstance(transformer(10, **SIZES), Transformer)
     classifier, lm = encoder_classifier(10, 3, **SIZES), decoder_lm(10, **SIZES)
-    assert isinstance(classifier, EncoderClassifier) and not hasattr(classifier, "start")
+    assert isinstance(classifier, EncoderClassifier) and not hasattr(classifier, "prefill")
     assert isinstance(lm, DecoderLM) and not hasattr(lm, "step_and_attention")
 
 
@@ -124,20 +157,19 @@ def test_sources_without_padding_need_no_mask(build):
     if build is transformer:
 
         def by_caches():
-            caches = [model.start(ids, 4, padded=padded) for padded in (False, True)]
+            caches = [model.prefill(ids, 4, padded=padded) for padded in (False, True)]
             assert ["mask" in cache[0]["memory"] for cache in caches] == [False, True]
             return [model.step(TARGET[:, :2], 0, cache)[0] for cache in caches]
 
         assert_close(*run(by_caches))
 
 
-def test_a_step_beyond_the_cache_is_refused_if_checked():
+def test_a_step_beyond_the_cache_is_refused():
     model = transformer(10, **SIZES)
-    cache = run(model.start, SOURCE, 2)
+    cache = run(model.prefill, SOURCE, 2)
     with pytest.raises(ValueError, match="`cache` must have room"):
         model.step(TARGET[:, :1], 2, cache)
-    step = run(lambda: model.step(TARGET[:, :1], 1, cache, check_room=False)[0])
-    assert np.isfinite(array(step)).all()
+    assert np.isfinite(array(run(lambda: model.step(TARGET[:, :1], 1, cache)[0]))).all()
 
 
 def test_neither_padding_nor_the_future_changes_anything():
@@ -177,6 +209,37 @@ def test_number_of_parameters_of_the_tiny_size():
     assert transformer(10_000, size="tiny").count_params() == 2_605_056  # 2.6 M
 
 
+def test_embeddings_may_be_layers_of_your_own(tmp_path):
+    width = SIZES["model_dim"]
+    frozen = keras.layers.Embedding(10, width, mask_zero=True, trainable=False)
+    models = {
+        "one for both": transformer(10, **SIZES, source_embedding=frozen, tied_output=False),
+        "both": transformer(
+            10,
+            **SIZES,
+            source_embedding=keras.layers.Embedding(10, width, mask_zero=True),
+            target_embedding=TokenEmbedding(12, width, scaled=False),
+            target_vocab_size=12,
+        ),
+        "classifier": encoder_classifier(10, 3, **SIZES, source_embedding=TokenEmbedding(10, width)),
+        "language model": decoder_lm(10, **SIZES, target_embedding=TokenEmbedding(10, width, tie_weights=False)),
+    }
+    assert models["one for both"].target_embedding is frozen and not frozen.trainable_weights
+    for name, model in models.items():
+        spread(model).save(tmp_path / "model.keras")
+        inputs, twins = ids() if "both" in name else SOURCE, [loading.load_keras(tmp_path / "model.keras")]
+        twins.append(type(model).from_config(model.get_config()))
+        twins[1].set_weights(model.get_weights())
+        expected, *others = run(lambda models=(model, *twins), inputs=inputs: [one(inputs) for one in models])
+        for twin, other in zip(twins, others, strict=True):
+            assert_close(other, expected)
+            assert twin.get_config() == model.get_config() and len(twin.weights) == len(model.weights)
+    for name in ("one for both", "both"):
+        model = models[name]
+        steps = run(lambda model=model: model.step(TARGET[:, :3], 0, model.prefill(SOURCE, 5))[0])
+        assert_close(steps, array(run(model, ids()))[:, :3])
+
+
 @once
 def test_embeddings_are_shared_and_tied_as_configured():
     count = lambda **options: transformer(100, **options, **SIZES).count_params()  # noqa: E731
@@ -187,7 +250,7 @@ def test_embeddings_are_shared_and_tied_as_configured():
 def test_language_model_steps_equal_the_full_pass():
     model = spread(decoder_lm(10, positions="rotary", **SIZES))
     full = array(run(model, TARGET[:1]))
-    cache, steps = run(model.start, TARGET[:1], 5), []
+    cache, steps = run(model.prefill, TARGET[:1], 5).cache, []
     step = compiled(model.step)
     for t in range(5):
         logits, cache = step(ops.convert_to_tensor(TARGET[:1, t : t + 1]), ops.convert_to_tensor(t), cache)
@@ -218,7 +281,7 @@ def test_logits_of_a_step_carry_no_mask():
     model, carry = transformer(10, **{**SIZES, "num_layers": 1}), []
 
     def logits():
-        found = model.step(TARGET[:, :2], 0, model.start(SOURCE, 5))[0], model(ids())
+        found = model.step(TARGET[:, :2], 0, model.prefill(SOURCE, 5))[0], model(ids())
         carry.extend(get_keras_mask(one) is not None for one in found)
         return found
 
@@ -257,6 +320,19 @@ def test_an_empty_text_has_features_of_zero_and_harms_no_weight(pooling):
         (lambda: transformer(10, dropout=2, **SIZES), ["dropout", "less than 1", "2"]),
         (lambda: transformer(10, **{**SIZES, "num_layers": 0}), ["num_layers", "positive", "0"]),
         (lambda: encoder_classifier(10, 3, pooling="median", **SIZES), ["pooling", "mean", "'median'"]),
+        (lambda: transformer(10, **SIZES, source_embedding="glove"), ["`source_embedding`", "Keras layer", "'glove'"]),
+        (
+            lambda: transformer(10, **SIZES, target_embedding=TokenEmbedding(11, 16)),
+            ["`target_embedding`", "'input_dim': 10", "'output_dim': 16"],
+        ),
+        (
+            lambda: transformer(10, **SIZES, source_embedding=keras.layers.Embedding(10, 16)),
+            ["`source_embedding`", "mask_zero=True"],
+        ),
+        (
+            lambda: decoder_lm(10, **SIZES, target_embedding=keras.layers.Embedding(10, 16, mask_zero=True)),
+            ["`tied_output`", "TokenEmbedding", "True"],
+        ),
     ],
 )
 def test_bad_arguments(make, words):
