@@ -196,7 +196,7 @@ def test_callbacks_work_in_fit(model, tmp_path):
         keras.callbacks.LambdaCallback(on_epoch_end=lambda e, x: logs.append({**x})),
     ]
     x = {"source": SOURCES.astype("int32"), "target": target}
-    model.fit(x, labels, epochs=2, verbose=0, callbacks=[training.TrainingRun(tmp_path), *callbacks])
+    model.fit(x, labels, epochs=2, verbose=0, callbacks=[training.TensorBoardScalars(tmp_path), *callbacks])
     assert len(logs) == 2 and np.isfinite(logs[-1]["loss"])
 
 
