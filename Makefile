@@ -69,7 +69,6 @@ test-bare-torch test-bare-jax: test-bare-%: .venv-%/installed
 
 # What takes too long for CI; docs/design.md says when it was run last.
 test-hours: .venv/installed-test-slow
-	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m hours $(ARGS)
 	KERAS_BACKEND=jax $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m hours $(ARGS)
 
 check: .venv/installed-check

@@ -12,6 +12,7 @@ import numpy as np
 
 from keras_tfm.common import extras
 from keras_tfm.common.arguments import UserError, one_of
+from keras_tfm.decoding import scoring
 
 if TYPE_CHECKING:
     from keras_tfm.export.runners import Runner
@@ -87,10 +88,11 @@ def evaluate(
 
 
 def perplexity(translator: Translator, sources: Iterable[str], references: Iterable[str], verbose: int = 0) -> float:
-    """Perplexity per token of the references, counting end tokens; see `Translator.score`."""
-    lengths = map(len, translator.target_tokenizer.encode(references))
-    count = sum(min(length + 1, translator.max_length) for length in lengths)
-    return float(np.exp(-sum(translator.score(sources, references, verbose)) / count))
+    """Perplexity per token of the references, counting end tokens, up to the `max_length` of the translator."""
+    sides = (translator.source_tokenizer, sources), (translator.target_tokenizer, references)
+    rows = [[ids[: translator.max_length - 1] for ids in tokenizer.encode(texts)] for tokenizer, texts in sides]
+    scores = scoring.log_probabilities(translator.models, *rows, translator.batch_size, verbose)
+    return float(np.exp(-scores.sum() / sum(len(ids) + 1 for ids in rows[1])))
 
 
 class TranslationScores(keras.callbacks.Callback):
