@@ -59,7 +59,7 @@ test-slow-tensorflow test-slow-jax: test-slow-%: .venv/installed-test-slow $(if 
 
 # PyTorch and JAX where TensorFlow is not installed, with the package as its wheel installs it.
 BARE_torch := ops layers models decoding runtimes/test_devices.py data/test_batches.py training/test_losses.py \
-	training/test_runs.py training/test_trainer.py test_translator.py test_imports.py test_editors.py
+	training/test_runs.py training/test_trainer.py test_keras_user.py test_translator.py test_imports.py test_editors.py
 BARE_jax := training/test_trainer.py test_translator.py test_imports.py test_editors.py
 test-bare-torch test-bare-jax: test-bare-%: .venv-%/installed
 	rm -rf build

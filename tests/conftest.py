@@ -46,7 +46,10 @@ IN_TENSORFLOW = pytest.mark.skipif(BACKEND != "tensorflow", reason="graphs are e
 TRACED = pytest.mark.skipif(BACKEND == "torch", reason="PyTorch runs eagerly here, and so knows every value")
 
 # What `make test` runs on JAX after it has run everything on TensorFlow; `make test-slow` runs the rest.
-QUICK_ON_JAX = {f"test_{name}" for name in ("masks", "positions", "attention", "blocks", "stacks", "losses", "trainer")}
+QUICK_ON_JAX = {
+    f"test_{name}"
+    for name in ("masks", "positions", "attention", "blocks", "stacks", "losses", "trainer", "keras_user")
+}
 
 # Sizes of the translators that are exported, and texts for them.
 SIZES = {"num_layers": 1, "model_dim": 16, "num_heads": 2, "ff_dim": 32}

@@ -44,7 +44,7 @@ SMALL_LECTURES = {
     "06_masks": "--examples 64",
     "07_feed_forward": "--seeds 1 --steps 1",
     "08_norms": "--steps 10 --blocks 4",
-    "09_bottleneck": "--steps 6 --tests 20",
+    "09_bottleneck": "--steps 6 --tests 200",
     "10_parallel": "--repeats 2 --longest 16",
     "11_subwords": "",
     "12_table": "",

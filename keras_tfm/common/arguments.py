@@ -20,7 +20,8 @@ class UserError(ValueError):
     @property
     def argument(self):
         """The argument that is wrong, or None if it is something else, such as a file."""
-        before, _, rest = str(self).partition("`")
+        message = str(self).rpartition("\x1b[1m")[2]  # before which Keras says in which layer the error was
+        before, _, rest = message.partition("`")
         return None if before else rest.partition("`")[0]
 
     def naming(self, names):

@@ -96,7 +96,7 @@ def perplexity(translator: Translator, sources: Iterable[str], references: Itera
 class TranslationScores(keras.callbacks.Callback):
     """Translates a validation sample after each epoch of `fit` and adds `val_bleu` and `val_chrf` to the logs.
 
-    Callbacks later in the list can use them: `EarlyStopping("val_bleu", mode="max")`, `ModelCheckpoint`, `TrainingRun`.
+    Callbacks later in the list can use them: `EarlyStopping("val_bleu", mode="max")`, `ModelCheckpoint`.
 
     Args:
         translator: a `Translator` of the model that is trained.

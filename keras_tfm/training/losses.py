@@ -6,7 +6,7 @@ import keras
 import numpy as np  # noqa: F401, for the examples
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import UserError, check, positive, rate
+from keras_tfm.common.arguments import UserError, check, one_of, positive, rate
 from keras_tfm.runtimes.replicas import mean_over_replicas, num_replicas
 
 
@@ -49,12 +49,14 @@ def labels_of(y_true, y_pred):
     return ops.squeeze(labels, -1) if len(labels.shape) == len(y_pred.shape) else labels
 
 
-def token_weights(labels, sample_weight=None):
-    """The weight of each label in float32: its sample weight or 1, but 0 for padding, the label 0 in (batch, length).
-
-    Labels (batch,) are classes, all of which count.
-    """
-    weights = ops.not_equal(labels, 0) if len(labels.shape) == 2 else ops.ones_like(labels)
+def token_weights(labels, sample_weight=None, ignore_class=0):
+    """The weight of each label in float32: its sample weight or 1, but 0 for those that are ignored."""
+    if ignore_class is not None and len(labels.shape) != 2:
+        raise UserError(
+            "`y_true` must be (batch, length), or `ignore_class` None, so that all classes of a classifier count. "
+            f"Received: {ignore_class=}, y_true.shape={tuple(labels.shape)}"
+        )
+    weights = ops.ones_like(labels) if ignore_class is None else ops.not_equal(labels, ignore_class)
     weights = ops.cast(weights, "float32")
     if sample_weight is None:
         return weights
@@ -70,49 +72,68 @@ def token_mean(values, weights):
     return mean_over_replicas(ops.sum(values * weights), ops.sum(weights))
 
 
+MEAN = "mean_with_sample_weight"
+# Reduction → function of losses and weights, both (batch, length), and of the number of labels that are not ignored.
+REDUCTIONS = {
+    MEAN: lambda values, weights, count: token_mean(values, weights),
+    "sum_over_batch_size": lambda values, weights, count: mean_over_replicas(ops.sum(values * weights), count),
+    "sum": lambda values, weights, count: ops.sum(values * weights),
+    "none": lambda values, weights, count: values * weights,
+}
+REDUCTIONS |= {"mean": REDUCTIONS["sum_over_batch_size"], None: REDUCTIONS["none"]}
+
+
 @keras.saving.register_keras_serializable(package="keras_tfm")
 class SmoothedCrossentropy(keras.losses.Loss):
-    """Cross-entropy with label smoothing (https://arxiv.org/abs/1512.00567), averaged over all labels except padding.
+    """Cross-entropy with label smoothing (https://arxiv.org/abs/1512.00567) of logits, without padding.
 
     Args:
-        smoothing: share of the probability that is spread evenly over the vocabulary.
+        label_smoothing: share of the probability that is spread evenly over the vocabulary.
+        ignore_class: label that does not count, by default padding; None for a classifier, all of whose classes count.
         r_drop: weight of the R-Drop term (https://arxiv.org/abs/2106.14448), which makes predictions for the same row
             under different dropout agree. It needs batches that hold each row twice, `BucketedBatches(…, copies=2)`;
             for other batches it is zero.
-        reduction: always "mean_with_sample_weight".
+        reduction: "mean_with_sample_weight", which is the mean over labels, or another one of Keras.
+        name, dtype: of the loss. It is computed in float32.
 
     Call arguments:
-        y_true, y_pred: labels (batch, length), 0 for padding, and logits (batch, length, vocab_size); or, for a
-            classifier, labels (batch,), all of which count, and logits (batch, classes).
+        y_true, y_pred: labels (batch, length) and logits (batch, length, vocab_size); with `ignore_class=None` also
+            labels (batch,) and logits (batch, classes).
         sample_weight: None, (batch,) or (batch, length): the loss is the weighted mean.
 
-    >>> loss = SmoothedCrossentropy(smoothing=0.1)
+    >>> loss = SmoothedCrossentropy(label_smoothing=0.1)
     >>> print(f"{float(loss(np.array([[3, 1, 0]]), np.zeros((1, 3, 8)))):.3f} = log 8")
     2.079 = log 8
     """
 
     def __init__(
         self,
-        smoothing: float = 0.1,
+        label_smoothing: float = 0.1,
+        ignore_class: int | None = 0,
+        *,
         r_drop: float = 0.0,
+        reduction: str | None = MEAN,
         name: str = "smoothed_crossentropy",
-        reduction: str = "mean_with_sample_weight",
+        dtype: Any = None,
     ):
-        rule = '"mean_with_sample_weight", since the loss is a mean over tokens, not over rows'
-        check("reduction", reduction, reduction == "mean_with_sample_weight", rule)
-        super().__init__(name=name, reduction=reduction)
-        self.smoothing, self.r_drop = rate("smoothing", smoothing), r_drop
+        one_of("reduction", reduction, REDUCTIONS)
+        check("r_drop", r_drop, not r_drop or reduction == MEAN, f"0 unless the reduction is {MEAN}")
+        super().__init__(name=name, reduction=reduction, dtype=dtype)
+        self.label_smoothing, self.r_drop = rate("label_smoothing", label_smoothing), r_drop
+        self.ignore_class = ignore_class
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         """Ignores the mask that Keras attaches to `y_pred`: the labels show which of them are padding."""
         y_pred = ops.convert_to_tensor(y_pred)
         y_true = labels_of(y_true, y_pred)
-        weights = token_weights(y_true, sample_weight)
-        loss = token_mean(self.call(y_true, y_pred), weights)
-        return loss + self.r_drop / 2 * self.disagreement(y_true, y_pred, weights) if self.r_drop else loss
+        weights = token_weights(y_true, sample_weight, self.ignore_class)
+        count = ops.sum(token_weights(y_true, None, self.ignore_class))
+        loss = REDUCTIONS[self.reduction](self.call(y_true, y_pred), weights, count)
+        loss = loss + self.r_drop / 2 * self.disagreement(y_true, y_pred, weights) if self.r_drop else loss
+        return ops.cast(loss, self.dtype)
 
     def call(self, y_true, y_pred):
-        return ops.crossentropy(y_true, y_pred, self.smoothing)
+        return ops.crossentropy(y_true, y_pred, self.label_smoothing)
 
     def disagreement(self, y_true, y_pred, weights):
         """Mean symmetric Kullback-Leibler divergence of rows i and i + batch/2 that have the same labels."""
@@ -126,12 +147,28 @@ class SmoothedCrossentropy(keras.losses.Loss):
         return token_mean(divergence, ops.where(twins, weights[:half], 0.0))
 
     def get_config(self):
-        return {**super().get_config(), "smoothing": self.smoothing, "r_drop": self.r_drop}
+        own = {"label_smoothing": self.label_smoothing, "ignore_class": self.ignore_class, "r_drop": self.r_drop}
+        return super().get_config() | own
+
+
+class _TokenMean(keras.metrics.Mean):
+    """A mean over labels that are not ignored."""
+
+    def __init__(self, name: str, ignore_class: int | None = 0, **kwargs: Any):
+        super().__init__(name=name, **kwargs)
+        self.ignore_class = ignore_class
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        labels = labels_of(y_true, y_pred)
+        super().update_state(self.of_labels(labels, y_pred), token_weights(labels, sample_weight, self.ignore_class))
+
+    def get_config(self):
+        return super().get_config() | {"ignore_class": self.ignore_class}
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
-class TokenAccuracy(keras.metrics.Mean):
-    """Share of labels, ignoring padding as `SmoothedCrossentropy` does, that have the largest logit.
+class TokenAccuracy(_TokenMean):
+    """Share of labels, without those of the `ignore_class`, that have the largest logit; see `SmoothedCrossentropy`.
 
     >>> metric = TokenAccuracy()
     >>> metric.update_state(np.array([[1, 2, 0]]), np.eye(3)[None][:, [1, 1, 0]])
@@ -139,16 +176,15 @@ class TokenAccuracy(keras.metrics.Mean):
     0.5
     """
 
-    def __init__(self, name: str = "accuracy", **kwargs: Any):
-        super().__init__(name=name, **kwargs)
+    def __init__(self, name: str = "accuracy", ignore_class: int | None = 0, **kwargs: Any):
+        super().__init__(name, ignore_class, **kwargs)
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        labels = labels_of(y_true, y_pred)
-        super().update_state(ops.equal(ops.argmax(y_pred, axis=-1), labels), token_weights(labels, sample_weight))
+    def of_labels(self, labels, y_pred):
+        return ops.equal(ops.argmax(y_pred, axis=-1), labels)
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
-class Perplexity(keras.metrics.Mean):
+class Perplexity(_TokenMean):
     """The exponential of `SmoothedCrossentropy` without smoothing.
 
     >>> metric = Perplexity()
@@ -157,12 +193,11 @@ class Perplexity(keras.metrics.Mean):
     8.0
     """
 
-    def __init__(self, name: str = "perplexity", **kwargs: Any):
-        super().__init__(name=name, **kwargs)
+    def __init__(self, name: str = "perplexity", ignore_class: int | None = 0, **kwargs: Any):
+        super().__init__(name, ignore_class, **kwargs)
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        labels = labels_of(y_true, y_pred)
-        super().update_state(ops.crossentropy(labels, y_pred), token_weights(labels, sample_weight))
+    def of_labels(self, labels, y_pred):
+        return ops.crossentropy(labels, y_pred)
 
     def result(self):
         return ops.exp(super().result())

@@ -18,7 +18,7 @@ import numpy as np
 
 from keras_tfm import artifacts, ops
 from keras_tfm.common import files
-from keras_tfm.common.arguments import NotFinite, UserError, check, positive
+from keras_tfm.common.arguments import NotFinite, check, positive
 from keras_tfm.data.batches import BucketedBatches, PackedBatches
 from keras_tfm.models.loading import START_OVER, by_path, check_same, checkpoints, read_state, weights_only
 from keras_tfm.runtimes import devices, machine
@@ -32,7 +32,18 @@ class Interrupted(KeyboardInterrupt):
         self.signal = number
 
 
-class TrainingRun(keras.callbacks.Callback):
+class _Hooks(keras.callbacks.Callback):
+    """Calls the methods of a run that are named like those of a callback."""
+
+    async_safe = True  # see `TrainingRun.on_train_batch_end`
+
+    def __init__(self, run):
+        super().__init__()
+        for name in ("train_begin", "epoch_begin", "train_batch_begin", "train_batch_end", "epoch_end"):
+            setattr(self, f"on_{name}", getattr(run, f"on_{name}"))
+
+
+class TrainingRun:
     """A folder in which training resumes after an interruption as if nothing had happened.
 
     Args:
@@ -45,8 +56,6 @@ class TrainingRun(keras.callbacks.Callback):
     training after the current step, with the state saved. A second one ends it at once.
     """
 
-    async_safe = True  # see `on_train_batch_end`
-
     def __init__(
         self,
         folder: str | os.PathLike,
@@ -54,8 +63,7 @@ class TrainingRun(keras.callbacks.Callback):
         stopping: keras.callbacks.EarlyStopping | None = None,
         minutes: float = 3.0,
     ):
-        super().__init__()
-        self.files = artifacts.Run(folder)
+        self.files, self._hooks = artifacts.Run(folder), _Hooks(self)
         self.folder, self.keep, self.stopping = self.files.folder, positive("keep", keep), stopping
         check("minutes", minutes, minutes > 0, "positive")
         self.seconds, self.step, self.saved_step, self.steps_per_epoch = 60 * minutes, 0, 0, None
@@ -80,7 +88,7 @@ class TrainingRun(keras.callbacks.Callback):
             callbacks, **options: as for `model.fit`. Metrics that callbacks add to the logs are saved too.
         """
         self.steps_per_epoch = positive("steps_per_epoch", steps_per_epoch or len(batches))
-        callbacks = [*callbacks, *([self.stopping] if self.stopping else []), self]
+        callbacks = [*callbacks, *([self.stopping] if self.stopping else []), self._hooks]
         with self.catching_signals(), concurrent.futures.ThreadPoolExecutor(1) as self.background:
             self.restore(model)
             while self.step < epochs * self.steps_per_epoch:
@@ -103,6 +111,11 @@ class TrainingRun(keras.callbacks.Callback):
             if devices.is_main_process():
                 self.write_metrics()
 
+    @property
+    def model(self) -> keras.Model:
+        """The model that is trained; on JAX, Keras brings its variables up to date."""
+        return self._hooks.model
+
     def restore(self, model: keras.Model) -> int:
         """Loads the saved state into the model and its optimizer. Returns the step at which training resumes."""
         path = self.files.state
@@ -124,8 +137,6 @@ class TrainingRun(keras.callbacks.Callback):
         return self.step
 
     def on_train_begin(self, logs=None):
-        if self.steps_per_epoch is None:
-            raise UserError("Call `TrainingRun.fit`; do not pass a `TrainingRun` to `model.fit` as a callback.")
         self.saved_at, stop = time.monotonic(), self.stopping
         if stop and self.waited:  # Keras has just reset them
             stop.best, stop.best_epoch, stop.wait, stop.stopped_epoch = self.waited
@@ -153,7 +164,7 @@ class TrainingRun(keras.callbacks.Callback):
             self.diverged.append((self.first_step + batch + 1, f"the loss became {loss}"))
 
     def on_epoch_end(self, epoch, logs=None):
-        self.step = min(self.step + self.model.steps_per_execution, self.first_step + self.params["steps"])
+        self.step = min(self.step + self.model.steps_per_execution, self.first_step + self._hooks.params["steps"])
         self.raise_diverged()
         self.stopped, arrays = self.model.stop_training, self.arrays()
         if self.step % self.steps_per_epoch:  # some callback has stopped training within the epoch
@@ -177,7 +188,7 @@ class TrainingRun(keras.callbacks.Callback):
 
     def arrays(self):
         """The arrays of all variables to save, after a check that the weights are finite."""
-        arrays = _arrays(_variables(self.model))  # on JAX, this property of Keras brings the variables up to date
+        arrays = _arrays(_variables(self.model))
         if not all(np.isfinite(value).all() for key, value in arrays.items() if key.startswith("weights/")):
             self.diverged.append((self.step, "weights became infinite or NaN"))
             self.raise_diverged()

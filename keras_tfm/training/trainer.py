@@ -42,9 +42,7 @@ DECIDED = {
     "tokenizer": {*TOKENIZER_OPTIONS, "start_from"},
     "optimizer": {"learning_rate", "warmup_steps", "schedule", "clipnorm", "accumulate", "ema"},
 }
-FINETUNE_LEARNING_RATE_SCALE = (
-    0.1  # learning rate of a model that has been trained before, as a share of that of a new one
-)
+FINETUNE_LEARNING_RATE_SCALE = 0.1  # of a model that has been trained before, beside that of a new one
 CPU_HINT = (
     'Training will be slow on this CPU. The recipe "quick" trains a smaller model, and fewer `steps` take less time. '
     "Ctrl-C saves the run at any time, and its model can be used."
@@ -191,9 +189,9 @@ def write_result(run, average, history):
 def check_arguments(pairs, folder, valid, recipe):
     if folder.exists() and not folder.is_dir():
         raise UserError(f"`folder` must be a folder. Received: {folder}, a file")
-    exists = recipe.start_from is None or pathlib.Path(recipe.start_from).is_dir()
+    fine = recipe.start_from is None or pathlib.Path(recipe.start_from).is_dir()
     check(
-        "start_from", recipe.start_from, exists, "the folder of a translator; `keras-tfm import` makes one of OPUS-MT's"
+        "start_from", recipe.start_from, fine, "the folder of a translator; `keras-tfm import` makes one of OPUS-MT's"
     )
     for name, texts in {"pairs": pairs, "valid": valid}.items():
         if texts is not None and iter(texts) is texts:
@@ -346,7 +344,7 @@ def compile_model(model, recipe, machine, optimizer=None):
     options = {"beta_1": 0.9, "beta_2": 0.98, "epsilon": 1e-9, "clipnorm": recipe.clipnorm}
     options |= {"use_ema": bool(recipe.ema), "ema_momentum": recipe.ema or 0.99}
     options |= {"gradient_accumulation_steps": recipe.accumulate if recipe.accumulate > 1 else None}
-    loss = losses.SmoothedCrossentropy(recipe.smoothing, recipe.r_drop)
+    loss = losses.SmoothedCrossentropy(recipe.smoothing, r_drop=recipe.r_drop)
     metrics = [losses.TokenAccuracy(), losses.Perplexity()]
     jit_compile = machine.jit_compile if recipe.jit_compile is None else recipe.jit_compile
     optimizer = optimizer or keras.optimizers.Adam(rate, **options)

@@ -78,7 +78,7 @@ def test_r_drop_is_the_mean_divergence_of_twins_and_leaves_other_rows_alone():
 def test_sample_weights_count_rows_and_tokens(r_drop):
     """A row of weight 2 counts like two rows of weight 1, a row of weight 0 like none; the same holds for tokens."""
     loss, labels, logits = (
-        training.SmoothedCrossentropy(0.1, r_drop),
+        training.SmoothedCrossentropy(0.1, r_drop=r_drop),
         np.array([[3, 1, 4, 0], [5, 6, 0, 0]]),
         normal(4, 4, 7),
     )
@@ -103,9 +103,35 @@ def test_fit_and_metrics_hear_sample_weights():
     assert model.evaluate(inputs, labels, sample_weight=weights, verbose=0) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean", "sum", "none", None])
+def test_reductions_are_those_of_keras(reduction):
+    logits, weights = normal(2, 4, 7), np.array([[2.0, 1.0, 0.0, 1.0], [0.5] * 4])
+    theirs = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")(LABELS, logits)
+    expected = array(theirs) * (LABELS > 0) * weights
+    if reduction in ("sum_over_batch_size", "mean"):
+        expected = expected.sum() / (LABELS > 0).sum()
+    elif reduction == "sum":
+        expected = expected.sum()
+    assert_close(training.SmoothedCrossentropy(0.0, reduction=reduction)(LABELS, logits, weights), expected)
+
+
+def test_arguments_are_those_of_a_loss_of_keras():
+    logits, loss = normal(2, 4, 7), training.SmoothedCrossentropy(0.0, ignore_class=3, dtype="float16", name="x")
+    losses = array(keras.losses.sparse_categorical_crossentropy(LABELS, logits, from_logits=True))
+    assert_close(ops.cast(loss(LABELS, logits), "float32"), losses[LABELS != 3].mean(), 1e-3)
+    assert loss.name == "x" and keras.backend.standardize_dtype(loss(LABELS, logits).dtype) == "float16"
+    for made in (loss, training.TokenAccuracy(ignore_class=None), training.Perplexity(ignore_class=3)):
+        assert type(made).from_config(made.get_config()).get_config() == made.get_config()
+    for refused in (training.SmoothedCrossentropy(), training.TokenAccuracy(), training.Perplexity()):
+        with pytest.raises(ValueError, match=r"`y_true` must be \(batch, length\), or `ignore_class` None"):
+            refused(np.array([0, 1]), normal(2, 3))
+
+
 def test_other_reductions_and_shapes_of_weights_are_refused():
-    with pytest.raises(ValueError, match="`reduction` must be \"mean_with_sample_weight\".*mean over tokens.*'sum'"):
-        training.SmoothedCrossentropy(reduction="sum")
+    with pytest.raises(ValueError, match="`reduction` must be one of"):
+        training.SmoothedCrossentropy(reduction="max")
+    with pytest.raises(ValueError, match="`r_drop` must be 0 unless"):
+        training.SmoothedCrossentropy(reduction="sum", r_drop=1.0)
     with pytest.raises(
         ValueError, match=r"`sample_weight` must be \(batch,\) or \(batch, length\). Received: .*\(2, 4, 7\)"
     ):
@@ -176,13 +202,13 @@ def test_metrics_leave_padding_out_and_add_up_over_batches():
 @pytest.mark.parametrize("shape", [(4,), (4, 1)])
 def test_labels_of_a_classifier_all_count(shape):
     labels, logits, weights = np.array([0, 2, 1, 0]), normal(4, 3), np.array([2.0, 1.0, 0.0, 0.5])
-    assert_close(training.SmoothedCrossentropy(0.0)([0], [[-9.0, 9.0, 0.0]]), 18.0, 1e-3)
+    assert_close(training.SmoothedCrossentropy(0.0, None)([0], [[-9.0, 9.0, 0.0]]), 18.0, 1e-3)
     losses = array(keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True))
     for sample_weight in (None, weights):
-        loss = training.SmoothedCrossentropy(0.0, r_drop=1.0)  # whose labels agree with no twin's
+        loss = training.SmoothedCrossentropy(0.0, None, r_drop=1.0)  # whose labels agree with no twin's
         mean = np.average(losses, weights=sample_weight)
         assert_close(loss(labels.reshape(shape), logits, sample_weight), mean)
-        accuracy, perplexity = training.TokenAccuracy(), training.Perplexity()
+        accuracy, perplexity = training.TokenAccuracy(ignore_class=None), training.Perplexity(ignore_class=None)
         for metric in (accuracy, perplexity):
             metric.update_state(labels.reshape(shape), logits, sample_weight)
         assert_close(accuracy.result(), np.average(logits.argmax(-1) == labels, weights=sample_weight))

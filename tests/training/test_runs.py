@@ -173,11 +173,6 @@ def test_the_state_of_another_model_or_optimizer_is_refused_by_name(batches, tmp
         runs.TrainingRun(tmp_path).restore(compiled_model())
 
 
-def test_a_run_is_no_callback_by_itself(batches, tmp_path):
-    with pytest.raises(ValueError, match="Call `TrainingRun.fit`"):
-        compiled_model().fit(batches, verbose=0, callbacks=[runs.TrainingRun(tmp_path)])
-
-
 # ── interruptions ──
 
 
