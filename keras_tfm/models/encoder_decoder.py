@@ -20,13 +20,13 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
     """Embeddings times √dim, as in the paper, with a mask where the id is 0; `reverse=True` computes logits.
 
     Args:
-        *args, **kwargs: those of Keras' layer.
+        *args, **kwargs: those of Keras' layer; `mask_zero` is True by default.
         scaled: whether to multiply by √dim.
         use_bias: whether to add a bias to the logits.
     """
 
     def __init__(self, *args: Any, scaled: bool = True, use_bias: bool = False, **kwargs: Any):
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, **{"mask_zero": True, **kwargs})
         self.scaled, self.use_bias = scaled, use_bias
 
     def build(self, input_shape=None):

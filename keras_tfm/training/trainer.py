@@ -189,10 +189,8 @@ def write_result(run, average, history):
 def check_arguments(pairs, folder, valid, recipe):
     if folder.exists() and not folder.is_dir():
         raise UserError(f"`folder` must be a folder. Received: {folder}, a file")
-    fine = recipe.start_from is None or pathlib.Path(recipe.start_from).is_dir()
-    check(
-        "start_from", recipe.start_from, fine, "the folder of a translator; `keras-tfm import` makes one of OPUS-MT's"
-    )
+    start, rule = recipe.start_from, "the folder of a translator; `keras-tfm import` makes one of OPUS-MT's"
+    check("start_from", start, start is None or pathlib.Path(start).is_dir(), rule)
     for name, texts in {"pairs": pairs, "valid": valid}.items():
         if texts is not None and iter(texts) is texts:
             check(name, texts, False, "a list, or anything else that can be iterated over several times")
@@ -212,9 +210,8 @@ def check_objects(objects, changes, recipe):
     check("model", model, model is None or isinstance(model, EncoderDecoder), "a word, or a model of keras_tfm.models")
     fine = len(tokenizers) < 3 and all(isinstance(tokenizer, text.Tokenizer) for tokenizer in tokenizers)
     check("tokenizer", objects.get("tokenizer"), fine, "a word, a `keras_tfm.text.Tokenizer`, or one for each side")
-    optimizer = objects.get("optimizer")
-    fine = optimizer is None or isinstance(optimizer, keras.optimizers.Optimizer)
-    check("optimizer", optimizer, fine, "a Keras optimizer")
+    fine = "optimizer" not in objects or isinstance(objects["optimizer"], keras.optimizers.Optimizer)
+    check("optimizer", objects.get("optimizer"), fine, "a Keras optimizer")
     if model is None:
         return recipe
     check("tokenizer", None, tokenizers, "an object, too, with a `model` of your own: the one whose ids it reads")

@@ -44,6 +44,7 @@ def parameters(model="transformer"):
 @pytest.mark.parametrize("model", MODELS)
 def test_model_options_are_the_arguments_of_the_builder_and_of_its_layers(model):
     others = {"name", "dtype", "options", "kwargs", "vocab_size", "target_vocab_size", "causal"}
+    others |= {"source_embedding", "target_embedding"}
     others |= {"attention", "num_heads", "score"} if model == "rnn" else set()
     assert {*parameters(model)} - others == {*MODELS[model].options}
     assert {*MODELS[model].options} <= {*MODEL} and {"tiny", "small", "base"} <= {*MODELS[model].sizes}
