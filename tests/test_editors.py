@@ -111,7 +111,7 @@ def test_completion_of_part_of_a_name(script):
 def test_completion_shows_signatures_and_documentation(script):
     (signature,) = script("from keras_tfm import Translator\nTranslator(").get_signatures()
     names = [parameter.name for parameter in signature.params]
-    assert names[:4] == ["model", "source_tokenizer", "target_tokenizer", "num_beams"]
+    assert names[:4] == ["model", "source_tokenizer", "target_tokenizer", "sampler"]
     assert "source_tokenizer: " in signature.to_string()
     (signature,) = script("import keras_tfm\nkeras_tfm.train(").get_signatures()
     assert "folder: str | os.PathLike" in signature.to_string()

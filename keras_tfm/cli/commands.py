@@ -358,7 +358,7 @@ def serve(model, **options):
     format = check_model(model or SHIPPED)
     if format is not None:
         runners.check_no_options(format, options)
-    extras.require(*serving.PACKAGES)
+    extras.require(*serving.server.PACKAGES)
     serving.serve(model or SHIPPED, settings, **options)
 
 

@@ -141,7 +141,7 @@ class Constraints:
         """x (batch,) for each of the rows, a multiple of the batch: (rows, 1)."""
         return ops.repeat(x, rows // ops.shape(self.prefix)[0], axis=0)[:, None]
 
-    def filled_prefix(self):
+    def filled_prefix(self) -> Any:
         """The prefix with padding after it, (batch, max_length)."""
         missing = self.max_length - self.prefix.shape[1]
         return ops.pad(self.prefix, [(0, 0), (0, missing)], constant_values=self.pad_id)

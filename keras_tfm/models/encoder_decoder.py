@@ -25,7 +25,7 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
         use_bias: whether to add a bias to the logits.
     """
 
-    def __init__(self, *args, scaled=True, use_bias=False, **kwargs):
+    def __init__(self, *args: Any, scaled: bool = True, use_bias: bool = False, **kwargs: Any):
         super().__init__(*args, **{"mask_zero": True, **kwargs})
         self.scaled, self.use_bias = scaled, use_bias
 

@@ -33,14 +33,14 @@ class Interrupted(KeyboardInterrupt):
 
 
 class _Hooks(keras.callbacks.Callback):
-    """Calls the methods of a run that are named like those of a callback."""
+    """Calls the methods of a run that are named like those of a callback, with an underscore."""
 
-    async_safe = True  # see `TrainingRun.on_train_batch_end`
+    async_safe = True  # see `TrainingRun._on_train_batch_end`
 
     def __init__(self, run):
         super().__init__()
         for name in ("train_begin", "epoch_begin", "train_batch_begin", "train_batch_end", "epoch_end"):
-            setattr(self, f"on_{name}", getattr(run, f"on_{name}"))
+            setattr(self, f"on_{name}", getattr(run, f"_on_{name}"))
 
 
 class TrainingRun:
@@ -89,7 +89,7 @@ class TrainingRun:
         """
         self.steps_per_epoch = positive("steps_per_epoch", steps_per_epoch or len(batches))
         callbacks = [*callbacks, *([self.stopping] if self.stopping else []), self._hooks]
-        with self.catching_signals(), concurrent.futures.ThreadPoolExecutor(1) as self.background:
+        with self._catching_signals(), concurrent.futures.ThreadPoolExecutor(1) as self.background:
             self.restore(model)
             while self.step < epochs * self.steps_per_epoch:
                 if self.stopping and self.patience is not None and self.stopping.patience <= self.patience:
@@ -101,15 +101,15 @@ class TrainingRun:
                 model.fit(batches.repeat(self.step), callbacks=callbacks, shuffle=False, **options)
                 if self.stopped or not self.partial:
                     break
-                self.wait()
+                self._wait()
                 self.restore(model)  # `fit` has finalized the optimizer as at the end of training
-            self.wait()
+            self._wait()
             if devices.is_main_process() and self.step and not self.files.state.exists():  # someone deleted it
-                self.save(self.arrays(), with_checkpoint=not self.step % self.steps_per_epoch)
-                self.wait()
+                self._save(self._arrays(), with_checkpoint=not self.step % self.steps_per_epoch)
+                self._wait()
             model.optimizer.finalize_variable_values(model.trainable_variables)  # the moving average, if any
             if devices.is_main_process():
-                self.write_metrics()
+                self._write_metrics()
 
     @property
     def model(self) -> keras.Model:
@@ -136,49 +136,49 @@ class TrainingRun:
         self.step = self.saved_step = state["step"]
         return self.step
 
-    def on_train_begin(self, logs=None):
+    def _on_train_begin(self, logs=None):
         self.saved_at, stop = time.monotonic(), self.stopping
         if stop and self.waited:  # Keras has just reset them
             stop.best, stop.best_epoch, stop.wait, stop.stopped_epoch = self.waited
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def _on_epoch_begin(self, epoch, logs=None):
         self.first_step = self.step
         if self.metrics.keys() == by_path("metrics", self.model.metrics_variables).keys():
-            self.restore_metrics()
+            self._restore_metrics()
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def _on_train_batch_begin(self, batch, logs=None):
         if self.random_state is not None:  # now, since PyTorch's data loader has just used the generator
             machine.random_state(self.random_state)
             self.random_state = None
         self.step = self.first_step + batch
-        self.raise_diverged()
+        self._raise_diverged()
         if batch and (self.signal is not None or time.monotonic() - self.saved_at > self.seconds):
-            self.save(self.arrays())
-            self.raise_interrupted()
+            self._save(self._arrays())
+            self._raise_interrupted()
 
-    def on_train_batch_end(self, batch, logs=None):
+    def _on_train_batch_end(self, batch, logs=None):
         """On JAX, Keras calls this in another thread, so that the next steps need not wait for the loss of this one."""
         if self.metrics:  # TensorFlow has made them in this step
-            self.restore_metrics()
+            self._restore_metrics()
         if not math.isfinite(loss := (logs or {}).get("loss", 0.0)):
             self.diverged.append((self.first_step + batch + 1, f"the loss became {loss}"))
 
-    def on_epoch_end(self, epoch, logs=None):
+    def _on_epoch_end(self, epoch, logs=None):
         self.step = min(self.step + self.model.steps_per_execution, self.first_step + self._hooks.params["steps"])
-        self.raise_diverged()
-        self.stopped, arrays = self.model.stop_training, self.arrays()
+        self._raise_diverged()
+        self.stopped, arrays = self.model.stop_training, self._arrays()
         if self.step % self.steps_per_epoch:  # some callback has stopped training within the epoch
-            return self.save(arrays)
-        self.wait()
+            return self._save(arrays)
+        self._wait()
         self.history.append({"epoch": epoch + 1, **{name: float(value) for name, value in (logs or {}).items()}})
         if self.stopped and self.stopping:
             self.patience = self.stopping.patience
-        self.save(arrays, with_checkpoint=True)
+        self._save(arrays, with_checkpoint=True)
         if self.partial:
             self.model.stop_training = True  # the other epochs have more steps: `TrainingRun.fit` goes on with them
-        self.raise_interrupted()
+        self._raise_interrupted()
 
-    def restore_metrics(self):
+    def _restore_metrics(self):
         """Adds what the metrics had summed up before this epoch was interrupted."""
         variables = by_path("metrics", self.model.metrics_variables)
         check_same(self.files.state, variables, self.metrics)
@@ -186,20 +186,20 @@ class TrainingRun:
             variable.assign(variable + self.metrics[key])
         self.metrics = {}
 
-    def arrays(self):
+    def _arrays(self):
         """The arrays of all variables to save, after a check that the weights are finite."""
         arrays = _arrays(_variables(self.model))
         if not all(np.isfinite(value).all() for key, value in arrays.items() if key.startswith("weights/")):
             self.diverged.append((self.step, "weights became infinite or NaN"))
-            self.raise_diverged()
+            self._raise_diverged()
         return arrays
 
-    def save(self, arrays, with_checkpoint=False):
+    def _save(self, arrays, with_checkpoint=False):
         """Writes the state, and a checkpoint at the end of an epoch, in the background: training goes on.
 
         Of several processes only the first writes.
         """
-        self.wait()
+        self._wait()
         if not devices.is_main_process():
             self.saved_at, self.saved_step = time.monotonic(), self.step
             return
@@ -213,13 +213,13 @@ class TrainingRun:
             arrays |= {"random_state": random_state}
         arrays |= {"state": np.array(json.dumps(state, default=float))}
         self.saved_at = time.monotonic()
-        self.written = self.background.submit(self.write, self.step, arrays, with_checkpoint)
+        self.written = self.background.submit(self._write, self.step, arrays, with_checkpoint)
 
-    def write(self, step, arrays, with_checkpoint):
+    def _write(self, step, arrays, with_checkpoint):
         """Writes files of a step; state.npz last, since checkpoints that are newer than the state do not count."""
         if with_checkpoint:
             files.write_arrays(self.files.checkpoint(step), weights_only(arrays))
-            self.write_metrics()
+            self._write_metrics()
         files.write_arrays(self.files.state, arrays)
         self.saved_step = step
         kept = checkpoints(self.files.folder)[-self.keep :]
@@ -227,23 +227,23 @@ class TrainingRun:
             if path not in kept:
                 path.unlink(missing_ok=True)
 
-    def wait(self):
+    def _wait(self):
         """Waits until everything is written; raises the error if that failed."""
         written, self.written = self.written, None
         if written is not None:
             written.result()
 
-    def write_metrics(self):
+    def _write_metrics(self):
         names = list(dict.fromkeys(name for row in self.history for name in row))
         with files.atomic_write(self.files.metrics) as new, open(new, "w", newline="") as file:
             table = csv.DictWriter(file, names)
             table.writeheader()
             table.writerows(self.history)
 
-    def raise_diverged(self):
+    def _raise_diverged(self):
         if not self.diverged:
             return
-        self.wait()
+        self._wait()
         step, what = min(self.diverged)
         rate = float(ops.convert_to_numpy(self.model.optimizer.learning_rate))
         saved = f"{self.files.state} still holds step {self.saved_step:,}"
@@ -253,25 +253,25 @@ class TrainingRun:
             "Try a lower learning rate, more warm-up steps, `clipnorm=1`, or float32"
         )
 
-    def raise_interrupted(self):
+    def _raise_interrupted(self):
         if self.signal is not None:
-            self.wait()
+            self._wait()
             raise Interrupted(self.signal, self.step)
 
     @contextlib.contextmanager
-    def catching_signals(self):
+    def _catching_signals(self):
         """The first Ctrl-C or SIGTERM waits for the end of the step. Only the main thread can catch signals."""
         self.signal, caught = None, (signal.SIGINT, signal.SIGTERM)
         in_main_thread = threading.current_thread() is threading.main_thread()
-        before = {number: signal.signal(number, self.catch) for number in caught if in_main_thread}
+        before = {number: signal.signal(number, self._catch) for number in caught if in_main_thread}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-        self.raise_interrupted()  # for a signal after the last step
+        self._raise_interrupted()  # for a signal after the last step
 
-    def catch(self, number, frame):
+    def _catch(self, number, frame):
         """The signal handler."""
         if self.signal is not None:
             raise KeyboardInterrupt

@@ -23,7 +23,7 @@ LITERT = ROOT / "saved_models/dates/litert"  # loads in a moment
 PREDICT = "/v1/models/translator:predict"
 TEXTS, DATES = ["Mittwoch, 3. Mai 2023", "4 juillet 1999"], ["2023-05-03", "1999-07-04"]
 PAIRS = tasks.dates(64, "test")
-MISSING = [name for name in serving.PACKAGES if importlib.util.find_spec(name) is None]
+MISSING = [name for name in serving.server.PACKAGES if importlib.util.find_spec(name) is None]
 needs_extra = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {MISSING}; pip install 'keras_tfm[serve]'")
 
 

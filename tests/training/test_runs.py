@@ -113,7 +113,7 @@ class Deletes(keras.callbacks.Callback):
         self.run = run
 
     def on_epoch_end(self, epoch=None, logs=None):
-        self.run.wait()
+        self.run._wait()
         shutil.rmtree(self.run.folder)
 
     on_train_end = on_epoch_end
@@ -254,13 +254,13 @@ def test_an_epoch_that_was_begun_keeps_its_length(batches, tmp_path):
 
 
 def test_the_state_is_saved_by_time(batches, tmp_path, monkeypatch):
-    write, seen = runs.TrainingRun.write, []
+    write, seen = runs.TrainingRun._write, []
 
     def watched(self, step, *arguments):
         write(self, step, *arguments)
         seen.append(loading.saved_step(tmp_path))
 
-    monkeypatch.setattr(runs.TrainingRun, "write", watched)
+    monkeypatch.setattr(runs.TrainingRun, "_write", watched)
     fitted(tmp_path, batches, epochs=2, minutes=1e-9)
     assert seen == list(range(1, 11))
 

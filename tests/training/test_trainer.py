@@ -78,7 +78,7 @@ def run(finished, tmp_path):
 def interrupted(texts, tmp_path_factory):
     """A run that was stopped after six steps of twelve, in its second epoch."""
     out = tmp_path_factory.mktemp("run") / "interrupted"
-    on_train_batch_begin = runs.TrainingRun.on_train_batch_begin
+    on_train_batch_begin = runs.TrainingRun._on_train_batch_begin
 
     def stopped(self, batch, logs=None):
         if self.step == 5:
@@ -86,7 +86,7 @@ def interrupted(texts, tmp_path_factory):
         on_train_batch_begin(self, batch, logs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs.TrainingRun, "on_train_batch_begin", stopped)
+        patch.setattr(runs.TrainingRun, "_on_train_batch_begin", stopped)
         with pytest.raises(runs.Interrupted, match="SIGINT after step 6"):
             train(out, texts)
     return out
@@ -101,16 +101,16 @@ def saved_weights(path):
 
 
 def test_a_run_goes_on_to_the_same_result(interrupted, finished, texts, tmp_path, monkeypatch):
-    out, save, origins = shutil.copytree(interrupted, tmp_path / "run"), runs.TrainingRun.save, {}
+    out, save, origins = shutil.copytree(interrupted, tmp_path / "run"), runs.TrainingRun._save, {}
     loading.finish(out)
 
     def watched(self, arrays, **options):
         save(self, arrays, **options)
-        self.wait()
+        self._wait()
         if self.step in (7, 11):
             origins[self.step] = Translator.load(out).origin
 
-    monkeypatch.setattr(runs.TrainingRun, "save", watched)
+    monkeypatch.setattr(runs.TrainingRun, "_save", watched)
     _, said = train(out, texts, save_minutes=1e-9)
     assert "resuming after step 6 of 12" in said
     for step, origin in origins.items():  # a newer state is preferred to the older result
