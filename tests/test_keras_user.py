@@ -62,6 +62,10 @@ class Gated(layers.TransformerEncoderBlock):
         super().__init__(**kwargs)
         self.gate, self.strength = gate, strength
 
+    def build(self, inputs_shape):
+        super().build(inputs_shape)
+        self.gate.build(inputs_shape)
+
     def call(self, inputs, **kwargs):
         return super().call(inputs, **kwargs) * self.strength * ops.sigmoid(self.gate(inputs))
 
@@ -219,7 +223,7 @@ def test_what_is_saved_is_what_is_loaded(translator, tmp_path):
 
 
 @text.register_tokenizer
-class Letters(text.Tokenizer):
+class OwnLetters(text.Tokenizer):
     """A tokenizer of one's own."""
 
     files = ("letters.txt",)
@@ -242,7 +246,7 @@ class Letters(text.Tokenizer):
 
 
 def test_a_tokenizer_of_ones_own_is_saved(tmp_path):
-    letters = Letters("abc")
+    letters = OwnLetters("abc")
     assert letters.tokenize("cab") == [6, 4, 5] and letters.detokenize([6, 4, 5]) == "cab"
     Translator(models.transformer(letters.vocab_size, **SIZES), letters, max_length=16).save(tmp_path / "saved")
     assert keras_tfm.load(tmp_path / "saved").source_tokenizer.letters == "abc"

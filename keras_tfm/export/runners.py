@@ -74,6 +74,7 @@ class Runner:
         """Returns the `n` best translations of each string with their scores, best first: [(string, score), …].
 
         The formats "litert" and "onnx" return one. "saved_model" and "web" return at most the `n_best` of the export.
+        In the scores of CTranslate2, padding and the start token have no share of the probability.
         """
         rule = f"at most {self.most_hypotheses} for this export"
         return self._all(texts, check("n", n, positive("n", n) <= self.most_hypotheses, rule), verbose)
@@ -150,8 +151,8 @@ class SavedModelTranslator(Runner):
             places = order[first : first + BATCH_SIZE]
             sources = [texts[place].encode("utf-8", "replace") for place in places]
             outputs = self._signature(texts=self._constant(sources))
-            outputs = (outputs[name].numpy() for name in ("translations", "scores", "cut"))
-            for place, answers, scores, cut in zip(places, *outputs, strict=True):
+            arrays = (outputs[name].numpy() for name in ("translations", "scores", "cut"))
+            for place, answers, scores, cut in zip(places, *arrays, strict=True):
                 answers = [answer.decode("utf-8", "replace") for answer in answers[:n]]
                 translations[place] = list(zip(answers, map(float, scores), strict=False))
                 if cut:

