@@ -64,7 +64,8 @@ class Gated(layers.TransformerEncoderBlock):
 
     def build(self, inputs_shape):
         super().build(inputs_shape)
-        self.gate.build(inputs_shape)
+        if not self.gate.built:
+            self.gate.build(inputs_shape)
 
     def call(self, inputs, **kwargs):
         return super().call(inputs, **kwargs) * self.strength * ops.sigmoid(self.gate(inputs))
