@@ -38,7 +38,7 @@ class Run:
     model           the result: the last checkpoint, or the mean of several
     """
 
-    def __init__(self, folder: str | os.PathLike):
+    def __init__(self, folder: str | os.PathLike[str]):
         self.folder = pathlib.Path(folder)
         self.config, self.state = self.folder / "config.json", self.folder / "state.npz"
         self.checkpoints, self.metrics = self.folder / "checkpoints", self.folder / "metrics.csv"
@@ -72,7 +72,7 @@ class Run:
         return self.config.exists() and not (self.folder / MANIFEST).exists()
 
 
-def sample_sources(folder: str | os.PathLike, count: int = 20) -> list[str]:
+def sample_sources(folder: str | os.PathLike[str], count: int = 20) -> list[str]:
     """Some sources that a run validates or trains on, as strings; [] if the folder has no texts, or damaged ones."""
     run = Run(folder)
     for path in (run.valid_data, run.train_data(0)):
@@ -86,7 +86,7 @@ def sample_sources(folder: str | os.PathLike, count: int = 20) -> list[str]:
 # ── tokenizers and models of a run or a saved translator ──
 
 
-def load_tokenizers(folder: str | os.PathLike) -> list[text.Tokenizer]:
+def load_tokenizers(folder: str | os.PathLike[str]) -> list[text.Tokenizer]:
     """A list of the shared tokenizer, or of the source and target tokenizers."""
     folder = pathlib.Path(folder)
     names = next((names for names in TOKENIZERS if any((folder / name).exists() for name in names)), TOKENIZERS[0])
@@ -177,7 +177,7 @@ FORMATS = {
 }
 
 
-def format_of(folder: str | os.PathLike) -> str | None:
+def format_of(folder: str | os.PathLike[str]) -> str | None:
     """The format of the export in a folder, a key of `FORMATS`, or None if it contains no export."""
     folder = pathlib.Path(folder)
     files.recover_replace(folder)
@@ -197,7 +197,7 @@ SIZES = ["num_layers", "num_decoder_layers", "model_dim", "units", "num_heads", 
 SIZES += ["kernel_size", "dilations", "positions", "norm_first", "dtype"]
 
 
-def describe(folder: str | os.PathLike) -> list[tuple[str, Any]]:
+def describe(folder: str | os.PathLike[str]) -> list[tuple[str, Any]]:
     """Names and values to show, in order: [(name, value), …].
 
     >>> import tempfile

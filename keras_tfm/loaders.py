@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from keras_tfm.translator import Translator
 
 
-def load(folder: str | os.PathLike, **options: Any) -> Translator | runners.Runner:
+def load(folder: str | os.PathLike[str], **options: Any) -> Translator | runners.Runner:
     """Returns what translates with a folder: a run, a saved translator, or an export in any format.
 
     Args:
@@ -37,7 +37,7 @@ def load(folder: str | os.PathLike, **options: Any) -> Translator | runners.Runn
     return (Translator.load if format is None else Translator.from_marian)(folder, **options)
 
 
-def load_model(path: str | os.PathLike, **options: Any) -> keras.Model:
+def load_model(path: str | os.PathLike[str], **options: Any) -> keras.Model:
     """`keras.saving.load_model`, which finds the classes of this package once `keras_tfm` is imported.
 
     Args:

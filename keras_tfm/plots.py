@@ -28,7 +28,7 @@ def attention_map(
     weights: np.ndarray,
     query_labels: Sequence[str],
     key_labels: Sequence[str],
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     title: str | None = None,
     axes_names: tuple[str, str] = ("query", "key"),
 ) -> None:
@@ -122,7 +122,7 @@ class _Page:
 
 
 def translation_map(
-    translator: Translator, text: str, path: str | os.PathLike, layer: int = -1, mean: bool = False
+    translator: Translator, text: str, path: str | os.PathLike[str], layer: int = -1, mean: bool = False
 ) -> str:
     """Translates a sentence, plots what each token of the translation attends to, and returns the translation.
 
@@ -156,7 +156,7 @@ def translation_map(
     return translation
 
 
-def learning_curve(history: Sequence[Mapping[str, float]], path: str | os.PathLike) -> None:
+def learning_curve(history: Sequence[Mapping[str, float]], path: str | os.PathLike[str]) -> None:
     """Plots loss and accuracy by epoch, for training and, if there is any, for validation.
 
     Args:

@@ -177,7 +177,7 @@ class Translator:
         sizes = " → ".join(f"{type(each).__name__}({each.vocab_size})" for each in self.tokenizers)
         return f"<Translator: {models}; {sizes}; {self.sampler}; max_length={self.max_length}>"
 
-    def save(self, folder: str | os.PathLike) -> None:
+    def save(self, folder: str | os.PathLike[str]) -> None:
         """Writes models, tokenizers and settings into a folder, which must be new, empty, or written by `save`."""
         context, names = artifacts.new_translator(folder, len(self.models))
         with context as new:
@@ -188,7 +188,7 @@ class Translator:
             artifacts.write_manifest(new, format="keras", **self.settings)
 
     @classmethod
-    def load(cls, folder: str | os.PathLike = artifacts.SHIPPED, **options: Any) -> Self:
+    def load(cls, folder: str | os.PathLike[str] = artifacts.SHIPPED, **options: Any) -> Self:
         """Returns the translator in a folder that `save` or `keras-tfm train` wrote.
 
         Args:
@@ -221,7 +221,7 @@ class Translator:
         return translator
 
     @classmethod
-    def from_marian(cls, folder: str | os.PathLike, **options: Any) -> Self:
+    def from_marian(cls, folder: str | os.PathLike[str], **options: Any) -> Self:
         """Returns the translator in a folder with a Marian model, such as one of OPUS-MT.
 
         Args:

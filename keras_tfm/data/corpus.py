@@ -28,7 +28,7 @@ class ParallelFiles:
     [('one', 'eins'), ('two', 'zwei')]
     """
 
-    def __init__(self, source: str | os.PathLike, target: str | os.PathLike | None = None):
+    def __init__(self, source: str | os.PathLike[str], target: str | os.PathLike[str] | None = None):
         self.paths = [pathlib.Path(path) for path in (source, target) if path is not None]
         self.length, self.fingerprint = _count_and_hash(self)
         if not self.length:
@@ -49,7 +49,7 @@ class ParallelFiles:
             yield pair
 
 
-def read_lines(path: str | os.PathLike, errors: str = "strict") -> Iterator[str]:
+def read_lines(path: str | os.PathLike[str], errors: str = "strict") -> Iterator[str]:
     """Lines of a UTF-8 file, plain or .gz, without their ends; `errors` as for `decode_lines`."""
     path = pathlib.Path(path)
     if not path.is_file():

@@ -59,7 +59,7 @@ class Sequences:
 class TokenPairs:
     """Encoded pairs in a folder that `encode_pairs` wrote; `sources` and `targets` are `Sequences`."""
 
-    def __init__(self, folder: str | os.PathLike):
+    def __init__(self, folder: str | os.PathLike[str]):
         folder = pathlib.Path(folder)
         if not (folder / "meta.json").exists():
             raise UserError(f"`folder` must be one that `encode_pairs` wrote. Received: folder={str(folder)!r}")
@@ -79,7 +79,7 @@ class TokenPairs:
 
 def encode_pairs(
     pairs: Iterable[tuple[str, str]],
-    folder: str | os.PathLike,
+    folder: str | os.PathLike[str],
     source_tokenizer: text.Tokenizer,
     target_tokenizer: text.Tokenizer | None = None,
     max_length: int = 256,

@@ -47,7 +47,7 @@ class Runner:
     # returns the `n` best translations of strings that are not blank, [(string, score), …], and counts with `bar.add`.
     format = None
 
-    def __init__(self, folder: str | os.PathLike):
+    def __init__(self, folder: str | os.PathLike[str]):
         self.folder = pathlib.Path(folder)
         files.recover_replace(self.folder)
         self.main = self.folder / artifacts.FORMATS[self.format].main
@@ -341,7 +341,7 @@ def check_agreement(precision, least, texts):
     return check("min_agreement", least, 0 <= least <= 1, "a number from 0 to 1")
 
 
-def load(folder: str | os.PathLike, **options: Any) -> Runner:
+def load(folder: str | os.PathLike[str], **options: Any) -> Runner:
     """Returns the runner for a folder that `Translator.export` wrote; there are no options, which it has fixed."""
     format = artifacts.format_of(folder)
     if format not in RUNNERS:

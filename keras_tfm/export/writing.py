@@ -40,7 +40,7 @@ FORMATS = {
 
 def export(
     translator: Translator,
-    folder: str | os.PathLike,
+    folder: str | os.PathLike[str],
     format: str = "saved_model",
     precision: str | None = None,
     max_length: int | None = None,
@@ -49,7 +49,7 @@ def export(
     min_agreement: float | None = None,
     title: str | None = None,
     examples: Iterable[str] | None = None,
-    runtime: str | os.PathLike | None = None,
+    runtime: str | os.PathLike[str] | None = None,
 ) -> Verdict | None:
     """Writes a translator in a format to ship, with its tokenizers and the settings of its search.
 
@@ -163,7 +163,7 @@ class Verdict(NamedTuple):
 class Disagreement(UserError):
     """An export translates so differently from the model that it was not put in place; `verdict` says how much."""
 
-    def __init__(self, folder: str | os.PathLike, verdict: Verdict, least: float):
+    def __init__(self, folder: str | os.PathLike[str], verdict: Verdict, least: float):
         super().__init__(
             f"the export must agree with the model. Received: {verdict}; at least {least:g} is required. {folder} is "
             "left as it was. Compare on texts like those that the model was trained on (`compare_on`), choose a finer "
@@ -186,7 +186,7 @@ def comparable(translator, texts, max_length):
 
 
 def compare(
-    folder: str | os.PathLike, run: Callable[[list[str]], list[str]], translator: Translator, texts: list[str]
+    folder: str | os.PathLike[str], run: Callable[[list[str]], list[str]], translator: Translator, texts: list[str]
 ) -> Verdict:
     """The `Verdict` on an exported folder, where `run(texts)` translates with it."""
     translations = run(texts)  # which also warms it up

@@ -94,7 +94,7 @@ def check_capacity(arguments, arrays, size):
         )
 
 
-def load_run(folder: str | os.PathLike) -> tuple[keras.Model, str]:
+def load_run(folder: str | os.PathLike[str]) -> tuple[keras.Model, str]:
     """The model of a run at any time: `model.keras` if it is up to date, else the latest state or checkpoint.
 
     Also returns a sentence that says where it comes from; "" for the result of a finished run.
@@ -168,7 +168,7 @@ def saved_step(folder):
     return read_state(folder)["step"]
 
 
-def checkpoints(folder: str | os.PathLike) -> list[pathlib.Path]:
+def checkpoints(folder: str | os.PathLike[str]) -> list[pathlib.Path]:
     """Paths of a run's checkpoints, oldest first, without any newer than the saved state."""
     return [path for _, path in _checkpoints(artifacts.Run(folder))]
 
@@ -179,7 +179,7 @@ def _checkpoints(run):
     return [(step, path) for step, path in run.all_checkpoints() if step <= newest]
 
 
-def average_checkpoints(model: keras.Model, paths: Iterable[str | os.PathLike]) -> None:
+def average_checkpoints(model: keras.Model, paths: Iterable[str | os.PathLike[str]]) -> None:
     """Sets the weights of a model to the mean of those in files that a `TrainingRun` wrote.
 
     If the optimizer keeps moving averages, those in `state.npz` are used.

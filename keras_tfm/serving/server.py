@@ -61,7 +61,7 @@ class Settings:
         check("max_queue", self.max_queue, self.max_queue >= self.max_texts, rule)
 
 
-def serve(folder: str | os.PathLike, settings: Settings | None = None, **options: Any) -> None:
+def serve(folder: str | os.PathLike[str], settings: Settings | None = None, **options: Any) -> None:
     """Serves a translator until SIGTERM or SIGINT comes; SIGHUP loads the model again.
 
     Call it in the main thread, and in a program under `if __name__ == "__main__":`, since each worker is a process that

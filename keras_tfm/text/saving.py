@@ -13,7 +13,7 @@ from keras_tfm.text.base import TOKENIZERS, Tokenizer
 MANIFEST = "tokenizer.json"
 
 
-def save_tokenizer(tokenizer: Tokenizer, folder: str | os.PathLike) -> None:
+def save_tokenizer(tokenizer: Tokenizer, folder: str | os.PathLike[str]) -> None:
     """Writes a tokenizer into a folder of its own, completely or not at all. An earlier tokenizer is replaced.
 
     >>> import tempfile
@@ -30,7 +30,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: str | os.PathLike) -> None:
         files.write_manifest(new, MANIFEST, **{"class": name})
 
 
-def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
+def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
     """Reads a tokenizer that `save_tokenizer` wrote."""
     folder = pathlib.Path(folder)
     if not is_tokenizer(folder):
@@ -41,7 +41,7 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
     return tokenizer.load(folder)
 
 
-def is_tokenizer(folder: str | os.PathLike) -> bool:
+def is_tokenizer(folder: str | os.PathLike[str]) -> bool:
     """Whether a folder contains a tokenizer that `save_tokenizer` wrote."""
     files.recover_replace(folder)
     return (pathlib.Path(folder) / MANIFEST).exists()

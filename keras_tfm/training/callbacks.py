@@ -47,7 +47,7 @@ class TensorBoardScalars(keras.callbacks.Callback):
         folder: where to write event files; `tensorboard --logdir folder` shows them.
     """
 
-    def __init__(self, folder: str | os.PathLike):
+    def __init__(self, folder: str | os.PathLike[str]):
         super().__init__()
         self.folder, self.module = pathlib.Path(folder), extras.load("tensorboard.summary.writer.event_file_writer")
 

@@ -58,7 +58,7 @@ class TrainingRun:
 
     def __init__(
         self,
-        folder: str | os.PathLike,
+        folder: str | os.PathLike[str],
         keep: int = 10,
         stopping: keras.callbacks.EarlyStopping | None = None,
         minutes: float = 3.0,

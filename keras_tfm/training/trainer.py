@@ -51,7 +51,7 @@ CPU_HINT = (
 
 def train(
     pairs: Iterable[tuple[str, str]],
-    folder: str | os.PathLike,
+    folder: str | os.PathLike[str],
     recipe: str | Recipe = "default",
     valid: Iterable[tuple[str, str]] | None = None,
     say: Callable[[str], object] = print,
