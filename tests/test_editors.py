@@ -75,10 +75,12 @@ def test_public_functions_and_constructors_are_annotated(module):
 
 # ── completion ──
 
+NO_JEDI = "jedi is not installed, so completion is not tested"
+
 
 @pytest.fixture(scope="module")
 def script():
-    jedi = pytest.importorskip("jedi", reason="jedi is not installed, so completion is not tested")
+    jedi = pytest.importorskip("jedi", reason=NO_JEDI)
     project = jedi.Project(PACKAGE.parent, sys_path=[str(PACKAGE.parent)])
     return lambda code: jedi.Script(code, project=project)
 
@@ -97,6 +99,13 @@ def test_completion_shows_the_public_names(module, script):
         return
     modules = {path.stem for path in pathlib.Path(module.__file__).parent.iterdir()}
     assert {*module.__all__} <= {*shown} <= {*module.__all__} | modules
+
+
+@once
+@by_module
+def test_completion_in_a_notebook_shows_nothing_else(module):
+    jedi = pytest.importorskip("jedi", reason=NO_JEDI)
+    assert {*completions(jedi.Interpreter("module.", [{"module": module}]))} == {*module.__all__}
 
 
 @once
