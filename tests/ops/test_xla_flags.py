@@ -30,7 +30,8 @@ def test_the_flag_joins_those_of_the_user_unless_they_name_it(before, after, mon
 @pytest.mark.skipif(BACKEND != "jax", reason="the flag is for JAX")
 def test_importing_layers_sets_the_flag_before_jax_reads_it():
     program = """
-import os, keras_tfm.layers
+import os
+from keras_tfm.layers import TransformerEncoder
 print(os.environ["XLA_FLAGS"])
 os.environ["XLA_FLAGS"] += " --xla_force_host_platform_device_count=3"
 import jax
