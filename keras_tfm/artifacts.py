@@ -17,6 +17,7 @@ from keras_tfm.common.arguments import UserError
 
 __all__ = ["FORMATS", "Format", "Run", "SHIPPED", "describe", "format_of", "load_tokenizers", "sample_sources"]
 SHIPPED = pathlib.Path(__file__).parent / "shipped" / "dates"  # the translator of dates that comes with the package
+PRESETS = {"dates": SHIPPED}  # trained translators by name
 MANIFEST = "translator.json"  # settings of a saved translator or an export, and the checksums of its files
 TOKENIZERS = ["tokenizer"], ["source_tokenizer", "target_tokenizer"]  # one for both sides, or one for each
 MODEL, SEVERAL = "model.keras", "model*.keras"

@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_tfm import artifacts, decoding, ops, text
 from keras_tfm.common import files
-from keras_tfm.common.arguments import UserError, check, positive, strings
+from keras_tfm.common.arguments import UserError, check, one_of, positive, strings
 from keras_tfm.common.progress import Progress
 from keras_tfm.convert import marian
 from keras_tfm.data.batches import padded
@@ -57,8 +57,6 @@ class Translator:
     >>> translator = Translator(transformer(tokenizer.vocab_size, size="tiny"), tokenizer, num_beams=2)
     >>> len(translator(["one text", "", "and another"]))
     3
-    >>> isinstance(translator("one text", num_beams=1), str)
-    True
     """
 
     export = export  # `keras_tfm.export.export` as a method
@@ -219,6 +217,11 @@ class Translator:
             warnings.warn(f"{folder / artifacts.MODEL} {message}; {remedy}", stacklevel=2)
         translator.origin = origin
         return translator
+
+    @classmethod
+    def from_preset(cls, preset: str, **options: Any) -> Self:
+        """Returns a trained translator that comes with the package, by its name: "dates"; the options are as above."""
+        return cls.load(artifacts.PRESETS[one_of("preset", preset, artifacts.PRESETS)], **options)
 
     @classmethod
     def from_marian(cls, folder: str | os.PathLike[str], **options: Any) -> Self:

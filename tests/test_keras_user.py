@@ -215,6 +215,13 @@ def test_a_string_is_a_string_and_a_list_a_list(translator):
     assert len(translator.score(["a"], ["b"])) == 1 and "Beam(" in repr(translator)
 
 
+def test_a_preset_is_something_trained():
+    assert Translator.from_preset("dates", num_beams=1, max_length=16)("3. Mai 2023") == "2023-05-03"
+    with pytest.raises(UserError) as error:
+        Translator.from_preset("tiny")  # which is a size
+    assert error.value.argument == "preset"
+
+
 def test_what_is_saved_is_what_is_loaded(translator, tmp_path):
     changed = translator.with_settings(num_beams=3, length_penalty=1.5, min_length=2, batch_size=5)
     changed.save(tmp_path / "saved")

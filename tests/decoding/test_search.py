@@ -412,8 +412,8 @@ def token_by_token(model):
 PREFIXES = np.array([[5, 4, 6, 3], [7, 3, 8, 0], [6, 9, 0, 5], [8, 8, 2, 0], [4, 5, 6, 7]])
 
 
-@pytest.mark.parametrize("rows", [len(PREFIXES), MANY + 4])
-@pytest.mark.parametrize("way", ["sample", "greedy", "beam"])
+@pytest.mark.parametrize("rows", [len(PREFIXES), pytest.param(MANY + 4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("way", [*(pytest.param(way, marks=pytest.mark.slow) for way in ("sample", "greedy")), "beam"])
 def test_a_prefix_is_read_at_once_as_if_token_by_token(way, rows, model):
     sources, prefix = (np.resize(x, (rows, x.shape[1])) for x in (TEXTS, PREFIXES))
     limits, widths = np.resize([9, 20, 9, 20, 3], rows).astype("int32"), []
