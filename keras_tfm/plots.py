@@ -72,9 +72,13 @@ def attention_map(
     bar = figure.colorbar(image, cax=figure.add_axes(page.bar()), label="attention", ticks=(0, 0.5, 1))
     bar.outline.set(edgecolor="lightgray", linewidth=0.5)
     if title:
-        lines = (textwrap.fill(line, max(40, int(11 * page.width))) for line in map(_printable, title.split("\n")))
-        figure.text(0, 1, "\n".join(lines), fontsize=12, va="bottom")
+        _add_title(figure, title, page.width)
     figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.15)
+
+
+def _add_title(figure, title, width):
+    lines = (textwrap.fill(line, max(40, int(11 * width))) for line in map(_printable, title.split("\n")))
+    figure.text(0, 1, "\n".join(lines), fontsize=12, va="bottom")
 
 
 class _Page:
