@@ -167,7 +167,7 @@ def loaded(folder, threads):
         tf.config.threading.set_inter_op_parallelism_threads(threads)
         one = runners.SavedModelTranslator(folder)
     else:
-        one = runners.RUNNERS[form](folder, threads)
+        one = runners.load(folder, threads)
     return lambda texts: [one([text])[0] for text in texts]
 
 

@@ -42,7 +42,7 @@ def main():
     tests = {"Finnish": tasks.dates(options.tests, "test", locales=["fi"])}
     tests |= {"old languages": tasks.dates(options.tests, "test")}
 
-    report("as it comes", Translator.load(), tests)
+    report("as it comes", Translator.from_preset("dates"), tests)
     alone = train(finnish, out / "alone", start_from=str(SHIPPED), **same)
     report("fine-tuned on Finnish", alone, tests)
     mixed = train(finnish + old, out / "mixed", start_from=str(SHIPPED), **same)

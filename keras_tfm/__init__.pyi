@@ -8,12 +8,12 @@ from keras_tfm import plots as plots
 from keras_tfm import serving as serving
 from keras_tfm import text as text
 from keras_tfm import training as training
+from keras_tfm.artifacts import load as load
 from keras_tfm.layers import record_attention as record_attention
-from keras_tfm.loaders import load as load
-from keras_tfm.loaders import load_model as load_model
 from keras_tfm.models import decoder_lm as decoder_lm
 from keras_tfm.models import encoder_classifier as encoder_classifier
 from keras_tfm.models import transformer as transformer
+from keras_tfm.models.loading import load_model as load_model
 from keras_tfm.runtimes.devices import distributed as distributed
 from keras_tfm.runtimes.devices import join_processes as join_processes
 from keras_tfm.training import Recipe as Recipe

@@ -3,24 +3,32 @@
 A module that writes a format may name files that only this format has. Nothing here imports Keras, so it is fast.
 """
 
+from __future__ import annotations
+
 import contextlib
+import importlib
 import json
+import math
 import os
 import pathlib
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from keras_tfm import data, text
 from keras_tfm.common import files
-from keras_tfm.common.arguments import UserError
+from keras_tfm.common.arguments import UserError, check, one_of
 
-__all__ = ["FORMATS", "Format", "Run", "SHIPPED", "describe", "format_of", "load_tokenizers", "sample_sources"]
+if TYPE_CHECKING:
+    import keras_tfm
+
+__all__ = ["FORMATS", "Format", "Run", "SHIPPED", "describe", "format_of", "load", "load_tokenizers", "sample_sources"]
 SHIPPED = pathlib.Path(__file__).parent / "shipped" / "dates"  # the translator of dates that comes with the package
 PRESETS = {"dates": SHIPPED}  # trained translators by name
 MANIFEST = "translator.json"  # settings of a saved translator or an export, and the checksums of its files
 TOKENIZERS = ["tokenizer"], ["source_tokenizer", "target_tokenizer"]  # one for both sides, or one for each
 MODEL, SEVERAL = "model.keras", "model*.keras"
+TRANSLATOR, RUNNERS = "keras_tfm.translator", "keras_tfm.export.runners"  # modules that load folders
 
 
 def __dir__():
@@ -145,12 +153,19 @@ def read_manifest(folder, required=()):
 
 
 class Format(NamedTuple):
-    """A format of exports: the file that only it has, the packages that run it, the precisions, its default first."""
+    """A format of exports: an entry of `FORMATS`, and a module that writes it, which may also have what runs it."""
 
-    main: str
-    packages: tuple = ()
-    precisions: tuple = ("float32",)
+    main: str  # the file that only this format has
+    writer: str  # module with a function `write(translator, folder, settings)`
+    runner: str | None = None  # class that runs it, "module.Class"; None for what `Translator.from_marian` reads
+    packages: tuple = ()  # that it needs to run
+    writing_packages: tuple = ()  # that it needs besides, to be written
+    precisions: tuple = ("float32",)  # the default first
     own: tuple = ()  # its other files
+    max_length: float = 128  # of sources, by default
+    n_best: bool = False  # whether it returns several hypotheses
+    tokenizers: bool = True  # whether they are in files of their own
+    page: bool = False  # whether it has a title, examples and a runtime
 
 
 _CTRANSLATE2 = ("float32", "float16", "int16", "int8", "int8_float16")
@@ -159,23 +174,63 @@ ENCODER = "encoder.onnx"
 PAGE = "index.html", "page.css", "page.js", "map.js", "worker.js", "tokenizer.js"  # of the web format
 FORMATS = {
     "saved_model": Format(
-        "saved_model.pb", ("tensorflow", "tensorflow_text"), own=("variables", "assets", "fingerprint.pb")
+        "saved_model.pb",
+        "keras_tfm.export.to_saved_model",
+        "keras_tfm.export.runners.SavedModelTranslator",
+        ("tensorflow", "tensorflow_text"),
+        own=("variables", "assets", "fingerprint.pb"),
+        n_best=True,
+        tokenizers=False,
     ),
-    "litert": Format("model.tflite", ("ai_edge_litert",), ("float32", "float16", "int8")),
+    "litert": Format(
+        "model.tflite",
+        "keras_tfm.export.to_litert",
+        "keras_tfm.export.runners.LiteRTTranslator",
+        ("ai_edge_litert",),
+        precisions=("float32", "float16", "int8"),
+    ),
     "ctranslate2": Format(
         "model.bin",
+        "keras_tfm.export.to_ctranslate2",
+        "keras_tfm.export.runners.CTranslate2Translator",
         ("ctranslate2",),
-        _CTRANSLATE2,
-        ("config.json", *(f"{side}_vocabulary.json" for side in ("source", "target", "shared"))),
+        precisions=_CTRANSLATE2,
+        own=("config.json", *(f"{side}_vocabulary.json" for side in ("source", "target", "shared"))),
+        max_length=math.inf,
     ),
-    "onnx": Format("step.onnx", ("onnxruntime",), own=(ENCODER,)),
-    "web": Format(  # int8 first, since visitors download it
-        "translator.tflite", ("ai_edge_litert",), ("int8", "float16", "float32"), (*PAGE, "runtime")
+    "onnx": Format(
+        "step.onnx",
+        "keras_tfm.export.to_onnx",
+        "keras_tfm.export.runners.ONNXTranslator",
+        ("onnxruntime",),
+        ("tf2onnx",),
+        own=(ENCODER,),
+    ),
+    "web": Format(
+        "translator.tflite",
+        "keras_tfm.export.to_web",
+        "keras_tfm.export.runners.WebTranslator",
+        ("ai_edge_litert",),
+        precisions=("int8", "float16", "float32"),  # int8 first, since visitors download it
+        own=(*PAGE, "runtime"),
+        n_best=True,
+        page=True,
     ),
     "huggingface": Format(
-        "model.safetensors", own=("source.spm", "target.spm", *(f"{name}.json" for name in _HUGGING_FACE))
+        "model.safetensors",
+        "keras_tfm.export.to_huggingface",
+        writing_packages=("safetensors",),
+        own=("source.spm", "target.spm", *(f"{name}.json" for name in _HUGGING_FACE)),
+        tokenizers=False,
     ),
 }
+
+
+def check_precision(format: str, precision: str | None) -> str:
+    """Returns the precision of a format, its default for None; raises an error if the format does not have it."""
+    allowed = FORMATS[one_of("format", format, FORMATS)].precisions
+    precision = allowed[0] if precision is None else precision
+    return check("precision", precision, precision in allowed, f"one of {', '.join(allowed)} for {format=}")
 
 
 def format_of(folder: str | os.PathLike[str]) -> str | None:
@@ -183,6 +238,33 @@ def format_of(folder: str | os.PathLike[str]) -> str | None:
     folder = pathlib.Path(folder)
     files.recover_replace(folder)
     return next((name for name, format in FORMATS.items() if (folder / format.main).exists()), None)
+
+
+def is_runnable(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder contains an export that a runner of `keras_tfm.export` translates with."""
+    format = format_of(folder)
+    return format is not None and FORMATS[format].runner is not None
+
+
+def load(folder: str | os.PathLike[str], **options: Any) -> keras_tfm.Translator | keras_tfm.export.Runner:
+    """Returns what translates with a folder: a run, a saved translator, or an export in any format.
+
+    Args:
+        folder: one that `keras-tfm train`, `Translator.save` or `Translator.export` wrote, or one with a Marian model.
+        **options: arguments of `Translator`, except for an export, which has fixed them.
+
+    Returns:
+        a `Translator`, or for an export a `keras_tfm.export.Runner`, which imports neither Keras nor TensorFlow unless
+        its format needs them. Both are called with a string or a list of strings, and have the methods `n_best`,
+        `score` and `stream`; a runner raises an error where its format cannot do it.
+
+    >>> load(SHIPPED, max_length=64)("3. Mai 2023")
+    '2023-05-03'
+    """
+    if is_runnable(folder):
+        return importlib.import_module(RUNNERS).load(folder, **options)
+    translator = importlib.import_module(TRANSLATOR).Translator
+    return (translator.load if format_of(folder) is None else translator.from_marian)(folder, **options)
 
 
 def new_export(folder):

@@ -23,7 +23,7 @@ from keras_tfm.export import export, runners
 from keras_tfm.models import loading
 from keras_tfm.runtimes import programs
 from keras_tfm.text import PAD, pieces
-from keras_tfm.text.base import encode_truncated, longest_translation
+from keras_tfm.text.base import longest_translation
 
 WIDTHS = (16, 32, 64, 128, 512)  # sources are padded to these widths; a program is compiled for each that occurs
 FEW = 8  # up to this many sentences are translated in a batch of this size
@@ -127,11 +127,8 @@ class Translator:
             sources, targets: lists of strings, one target for each source.
             verbose: 1 shows progress on standard error.
         """
-        sources, targets = strings(sources, "sources"), strings(targets, "targets")
-        check("targets", len(targets), len(targets) == len(sources), f"one for each of {len(sources)} sources")
-        source_ids = encode_truncated(self.source_tokenizer, sources, self.max_length - 1, stacklevel=3)
-        target_ids = encode_truncated(self.target_tokenizer, targets, self.max_length - 1, stacklevel=3)
-        return scoring.log_probabilities(self.models, source_ids, target_ids, self.batch_size, verbose).tolist()
+        sides = pieces.encode_pairs(self.source_tokenizer, sources, self.target_tokenizer, targets, self.max_length)
+        return scoring.log_probabilities(self.models, *sides, self.batch_size, verbose).tolist()
 
     def warm_up(self) -> None:
         """Compiles the search for all widths and batch sizes that `__call__` can meet, so that no call waits for it."""
@@ -186,12 +183,11 @@ class Translator:
             artifacts.write_manifest(new, format="keras", **self.settings)
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str] = artifacts.SHIPPED, **options: Any) -> Self:
+    def load(cls, folder: str | os.PathLike[str], **options: Any) -> Self:
         """Returns the translator in a folder that `save` or `keras-tfm train` wrote.
 
         Args:
-            folder: by default that of the translator of dates that comes with the package. If it is a run that is still
-                training, its latest state is used, and the attribute `origin` says so.
+            folder: if it is a run that is still training, its latest state is used, and the attribute `origin` says so.
             **options: arguments of `Translator`, such as `num_beams`, by default those that `save` wrote.
         """
         folder, origin = pathlib.Path(folder), ""

@@ -16,7 +16,7 @@ from test_imports import imported, modules
 
 import keras_tfm
 from keras_tfm import artifacts, serving
-from keras_tfm.cli import commands, flags
+from keras_tfm.cli import flags
 from keras_tfm.layers import SCORES
 from keras_tfm.layers.positions import SCHEMES
 
@@ -93,7 +93,8 @@ def test_a_command_line_of_a_page_is_understood(line):
 def needed(arguments):
     """The packages that a command line needs."""
     if arguments["command"] == "export":
-        return [*artifacts.FORMATS[arguments["format"]].packages, *commands.WRITERS.get(arguments["format"], ())]
+        format = artifacts.FORMATS[arguments["format"]]
+        return [*format.packages, *format.writing_packages]
     needs = {"train": ["sentencepiece", "sacrebleu"], "import": ["safetensors", "yaml"], "plot": ["matplotlib"]}
     return (needs | {"evaluate": ["sacrebleu"], "serve": serving.server.PACKAGES}).get(arguments["command"], [])
 

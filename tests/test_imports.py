@@ -12,7 +12,7 @@ import keras_tfm
 
 PACKAGE = pathlib.Path(keras_tfm.__file__).parent
 ORDER = ["registration", "common", "ops", "runtimes", "layers", "text", "data", "artifacts", "decoding", "models"]
-ORDER += ["convert", "export", "translator", "loaders", "plots", "training", "serving", "cli"]
+ORDER += ["convert", "export", "translator", "plots", "training", "serving", "cli"]
 LAYERS = ["masks", "positions", "scores", "attention", "blocks", "stacks"]
 
 

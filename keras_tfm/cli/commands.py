@@ -13,7 +13,7 @@ import re
 import sys
 import traceback
 
-from keras_tfm import artifacts, data, loaders, serving
+from keras_tfm import artifacts, data, serving
 from keras_tfm.artifacts import SHIPPED
 from keras_tfm.cli import developer_notes, flags
 from keras_tfm.common import extras, files
@@ -113,8 +113,6 @@ def check_model(model, exports=True, hint=""):
 
 # ── the commands ──
 
-WRITERS = {"onnx": ["tf2onnx"], "huggingface": ["safetensors"]}  # packages that only the export needs
-
 
 def train(out, recipe, source, target, valid_source, valid_target, task, num_examples):
     """Trains a translator, see `keras-tfm train --help`, and returns it."""
@@ -193,7 +191,7 @@ def finish(model, average):
 
 def load_translator(model, **options):
     """The translator of a run, a saved translator or an export."""
-    translator = loaders.load(model, **options)
+    translator = artifacts.load(model, **options)
     if getattr(translator, "origin", ""):
         print(f"using {translator.origin}", file=sys.stderr)
     return translator
@@ -322,8 +320,9 @@ def export(model, format, out, precision, texts, min_agreement, title, runtime, 
     """Exports a translator and compares it with the model, see `keras-tfm export --help`."""
     os.environ["KERAS_BACKEND"] = "tensorflow"
     check_model(model, exports=False)
-    runners.check_precision(format, precision)
-    extras.require(*artifacts.FORMATS[format].packages, *WRITERS.get(format, ()))
+    artifacts.check_precision(format, precision)
+    kind = artifacts.FORMATS[format]
+    extras.require(*kind.packages, *kind.writing_packages)
     page = {"title": title, "runtime": runtime}
     if format == "web":
         extras.npm_files(runtime)

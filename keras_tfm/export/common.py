@@ -4,6 +4,26 @@ import keras
 
 from keras_tfm.common.arguments import UserError
 
+# Options of a `Transformer` that CTranslate2 and Marian support, the default first, and those of any value.
+SUPPORTED = {
+    "positions_in": ("input",),
+    "positions_combine": ("add",),
+    "score": ("scaled_dot",),
+    "heads": ("standard",),
+    "mixing": ("soft",),
+    "norm": ("layer",),
+    "activation": ("relu", "gelu", "swish", "silu"),
+    "window": (None,),
+    "num_kv_heads": (None,),
+    "head_dim": (None,),
+    "source_embedding": (None,),
+    "target_embedding": (None,),
+    "norm_epsilon": (None, 1e-5),
+}
+ANY = {"vocab_size", "target_vocab_size", "model_dim", "num_layers", "num_decoder_layers", "num_heads", "ff_dim"}
+ANY |= {"dropout", "attention_dropout", "max_length", "kernel_initializer", "bias_initializer", "packed", "dtype"}
+ANY |= {"name", "scaled_embeddings", "output_bias"}
+
 
 def graph_of(function, *specs):
     """`function` as a TensorFlow graph; `specs` are shape, dtype and name of each argument."""
@@ -33,16 +53,17 @@ def in_float32(translator):
     return type(translator)(models, *translator.tokenizers, **translator.settings)
 
 
-def check_options(model, holder, allowed, free):
-    """Raises an error unless another format can hold the model, else returns its options of `allowed`.
+def check_options(model, holder, supported, any_value):
+    """Raises an error unless another format can hold the model, else returns its options.
 
     Args:
         model: a model of `keras_tfm.models`.
         holder: name of the format, for the message.
-        allowed: option → values that the format supports, the default first.
-        free: options whose value does not matter.
+        supported: values that it supports besides those of `SUPPORTED`.
+        any_value: options of any value besides those of `ANY`.
     """
-    unknown = [name for name in model.arguments if name not in free and name not in allowed]
+    allowed = SUPPORTED | supported
+    unknown = [name for name in model.arguments if name not in allowed and name not in ANY | any_value]
     if unknown:
         raise UserError(
             f"`translator` must have a model that {holder} can hold, which knows no {' and no '.join(unknown)}. "

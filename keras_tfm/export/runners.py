@@ -10,6 +10,7 @@ All are called with a string or a list of strings and return the translations, a
 `SavedModelTranslator` imports TensorFlow and Keras.
 """
 
+import importlib
 import itertools
 import os
 import pathlib
@@ -22,9 +23,9 @@ import numpy as np
 
 from keras_tfm import artifacts
 from keras_tfm.common import extras, files
-from keras_tfm.common.arguments import MOST_BEAMS, UserError, check, one_of, positive, strings
+from keras_tfm.common.arguments import MOST_BEAMS, UserError, check, positive, strings
 from keras_tfm.common.progress import Progress
-from keras_tfm.text import END, PAD, START
+from keras_tfm.text import END, PAD, START, pieces
 from keras_tfm.text.base import encode_truncated, longest_translation
 
 BATCH_SIZE = 32  # texts that are translated together, where the runtime can
@@ -231,15 +232,10 @@ class CTranslate2Translator(TokenRunner):
         ]
 
     def score(self, sources: Iterable[str], targets: Iterable[str]) -> list[float]:
-        sources, targets = strings(sources, "sources"), strings(targets, "targets")
-        check("targets", len(targets), len(targets) == len(sources), f"one for each of {len(sources)} sources")
-        source_ids = encode_truncated(self.source_tokenizer, sources, self.max_length - 1, stacklevel=3)
-        target_ids = encode_truncated(self.target_tokenizer, targets, self.max_length - 1, stacklevel=3)
+        sides = pieces.encode_pairs(self.source_tokenizer, sources, self.target_tokenizer, targets, self.max_length)
         names = self._names, [*self._ids]
-        tokens = [
-            [[each[i] for i in ids] for ids in side] for each, side in zip(names, (source_ids, target_ids), strict=True)
-        ]
-        return [sum(each.log_probs) for each in self._translator.score_batch(*tokens)] if sources else []
+        tokens = [[[each[i] for i in ids] for ids in side] for each, side in zip(names, sides, strict=True)]
+        return [sum(each.log_probs) for each in self._translator.score_batch(*tokens)] if tokens[0] else []
 
 
 class ONNXTranslator(TokenRunner):
@@ -312,8 +308,6 @@ class ONNXTranslator(TokenRunner):
         return result
 
 
-_RUNNERS = SavedModelTranslator, LiteRTTranslator, CTranslate2Translator, ONNXTranslator, WebTranslator
-RUNNERS = {runner.format: runner for runner in _RUNNERS}
 # The least mean similarity of an export's translations to the model's, by precision; "float32" stands for all but int8.
 # Measured with the date translator, on dates, on sentences that are none and on nonsense: every format with float or
 # int16 weights 1.00, int8 0.93 to 1.00; with noise of a fifth of their size on the weights, so that no date is right,
@@ -326,13 +320,6 @@ def limited(name, value, most=MOST_TOKENS):
     return check(name, value, positive(name, value) <= most, f"at most {most:,}")
 
 
-def check_precision(format, precision):
-    """Returns the precision, or the format's default for None; raises an error if the format does not have it."""
-    allowed = artifacts.FORMATS[one_of("format", format, artifacts.FORMATS)].precisions
-    precision = allowed[0] if precision is None else precision
-    return check("precision", precision, precision in allowed, f"one of {', '.join(allowed)} for {format=}")
-
-
 def check_agreement(precision, least, texts):
     """Returns the least agreement that an export needs, by default that of its precision; raises an error if wrong."""
     if least is None:
@@ -341,14 +328,16 @@ def check_agreement(precision, least, texts):
     return check("min_agreement", least, 0 <= least <= 1, "a number from 0 to 1")
 
 
-def load(folder: str | os.PathLike[str], **options: Any) -> Runner:
+def load(folder: str | os.PathLike[str], num_threads: int = 1, **options: Any) -> Runner:
     """Returns the runner for a folder that `Translator.export` wrote; there are no options, which it has fixed."""
-    format = artifacts.format_of(folder)
-    if format not in RUNNERS:
-        names = ", ".join(sorted(artifacts.FORMATS[format].main for format in RUNNERS))
+    if not artifacts.is_runnable(folder):
+        names = ", ".join(sorted(format.main for format in artifacts.FORMATS.values() if format.runner))
         raise FileNotFoundError(f"{folder}: must contain one of {names}, as written by `keras-tfm export`")
+    format = artifacts.format_of(folder)
     check_no_options(format, options)
-    return RUNNERS[format](folder)
+    module, _, name = artifacts.FORMATS[format].runner.rpartition(".")
+    runner = getattr(importlib.import_module(module), name)
+    return runner(folder, num_threads) if issubclass(runner, TokenRunner) else runner(folder)
 
 
 def check_no_options(format, options):

@@ -9,29 +9,8 @@ from keras_tfm.export.common import check_options
 from keras_tfm.export.runners import vocabulary
 from keras_tfm.text import PAD, START
 
-# Options of models that CTranslate2 supports, the default first, and those whose value does not matter.
-OPTIONS = {
-    "positions": ("sinusoidal", "learned"),
-    "positions_in": ("input",),
-    "positions_combine": ("add",),
-    "score": ("scaled_dot",),
-    "heads": ("standard",),
-    "mixing": ("soft",),
-    "norm": ("layer",),
-    "activation": ("relu", "gelu", "swish", "silu"),
-    "window": (None,),
-    "num_kv_heads": (None,),
-    "head_dim": (None,),
-    "source_embedding": (None,),
-    "target_embedding": (None,),
-    "norm_epsilon": (None, 1e-5),
-    "tied_output": (True,),
-}
-FREE = {"vocab_size", "target_vocab_size", "model_dim", "num_layers", "num_decoder_layers", "num_heads", "ff_dim"}
-FREE |= {"dropout", "attention_dropout", "max_length", "norm_first", "use_bias", "kernel_initializer"}
-FREE |= {"bias_initializer", "packed", "dtype", "name", "scaled_embeddings", "output_bias", "embedding_norm"}
-FREE |= {"max_wavelength"}
-
+SUPPORTED = {"positions": ("sinusoidal", "learned"), "tied_output": (True,)}
+ANY = {"norm_first", "use_bias", "embedding_norm", "max_wavelength"}
 NEVER = np.float32(-6e4)  # bias of the logit of a token that is never written; float16 can hold it
 
 
@@ -53,7 +32,7 @@ def write(translator, folder, settings):
 
 def _spec(model, specs):
     """The weights of a model, where CTranslate2 expects them."""
-    options = check_options(model, "CTranslate2", OPTIONS, FREE)
+    options = check_options(model, "CTranslate2", SUPPORTED, ANY)
     spec = specs.TransformerSpec.from_config(
         (len(model.encoder.blocks), len(model.decoder.blocks)),
         model.encoder.blocks[0].attention.num_heads,

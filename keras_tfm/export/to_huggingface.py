@@ -9,34 +9,12 @@ import numpy as np
 from keras_tfm import artifacts
 from keras_tfm.common import extras, files
 from keras_tfm.common.arguments import check, one_of
-from keras_tfm.convert.marian import counterpart
 from keras_tfm.export.common import check_options
+from keras_tfm.models.marian_layout import counterpart
 from keras_tfm.text import MarianTokenizer, SentencePieceTokenizer
 
-# Options of models that Marian supports, the default first, and those whose value does not matter.
-OPTIONS = {
-    "positions": ("sinusoidal",),
-    "positions_in": ("input",),
-    "positions_combine": ("add",),
-    "norm_first": (False,),
-    "norm": ("layer",),
-    "embedding_norm": (False,),
-    "activation": ("relu", "gelu", "swish", "silu"),
-    "score": ("scaled_dot",),
-    "heads": ("standard",),
-    "num_kv_heads": (None,),
-    "head_dim": (None,),
-    "source_embedding": (None,),
-    "target_embedding": (None,),
-    "norm_epsilon": (None, 1e-5),
-    "max_wavelength": (10000.0,),
-    "mixing": ("soft",),
-    "window": (None,),
-    "use_bias": (True,),
-}
-FREE = {"vocab_size", "target_vocab_size", "model_dim", "num_layers", "num_decoder_layers", "num_heads", "ff_dim"}
-FREE |= {"dropout", "attention_dropout", "max_length", "tied_output", "scaled_embeddings", "output_bias", "packed"}
-FREE |= {"kernel_initializer", "bias_initializer", "dtype", "name"}
+SUPPORTED = {"positions": ("sinusoidal",), "max_wavelength": (10000.0,), "norm_first": (False,), "use_bias": (True,)}
+SUPPORTED |= {"embedding_norm": (False,)}
 END, UNKNOWN, PAD = range(3)  # ids in the files; all others follow in our order, and the decoder starts with padding
 
 
@@ -46,7 +24,7 @@ def write(translator, folder, settings):
     one_of("penalty", settings["penalty"], ["length"])
     check("coverage_penalty", settings["coverage_penalty"], not settings["coverage_penalty"], "0 for Hugging Face")
     model, tokenizers = translator.models[0], [translator.source_tokenizer, translator.target_tokenizer]
-    check_options(model, "Marian", OPTIONS, FREE)
+    check_options(model, "Marian", SUPPORTED, {"tied_output"})
     check("model_dim", model.arguments["model_dim"], model.arguments["model_dim"] % 2 == 0, "even for Hugging Face")
     names = [names_of(tokenizer) for tokenizer in tokenizers]
     orders = [np.array([PAD, PAD, END, UNKNOWN, *range(3, len(each))]) for each in names]

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import os
 import pathlib
 import statistics
@@ -22,24 +23,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from keras_tfm import artifacts, decoding
 from keras_tfm.common.arguments import UserError, check, positive, strings
-from keras_tfm.export import common, runners, to_ctranslate2, to_huggingface, to_litert, to_onnx, to_saved_model, to_web
+from keras_tfm.export import common, runners
 
 if TYPE_CHECKING:
-    from keras_tfm.translator import Translator
-
-# Format → module that writes it; each has the function `write(translator, folder, settings)`.
-FORMATS = {
-    "saved_model": to_saved_model,
-    "litert": to_litert,
-    "ctranslate2": to_ctranslate2,
-    "onnx": to_onnx,
-    "web": to_web,
-    "huggingface": to_huggingface,
-}
+    import keras_tfm
 
 
 def export(
-    translator: Translator,
+    translator: keras_tfm.Translator,
     folder: str | os.PathLike[str],
     format: str = "saved_model",
     precision: str | None = None,
@@ -60,81 +51,63 @@ def export(
         translator: a `Translator`.
         folder: where to write. It must be new, empty or an earlier export, which is replaced when all is written.
         format: a key of `FORMATS`; their modules describe the files and signatures.
-        precision: of the weights: "float32", for "litert" and "web" also "float16" or "int8", and others for
-            "ctranslate2". By default "int8" for "web" and "float32" for all others.
-        max_length: maximum number of source tokens; longer texts are truncated. By default that of the translator,
-            limited to 128 unless the format is "ctranslate2".
-        n_best: number of hypotheses that a SavedModel returns or a page shows, by default all of the beam; None for
-            other formats.
+        precision: of the weights, one of the format's `precisions`; by default the first of them.
+        max_length: maximum number of source tokens; longer texts are truncated. By default that of the translator, up
+            to the format's limit.
+        n_best: number of hypotheses that a SavedModel returns or a page shows, by default all of the beam.
         compare_on: sentences to translate by the export and by the translator, before the folder is replaced. Those of
             several lines, or longer than `max_length`, are left out: an export does not split them.
-        min_agreement: the least mean similarity of both translations, from 0, which accepts any export, to 1. An export
-            that agrees less is not put in place. By default that of `runners.MIN_AGREEMENT`.
-        title: title of a page, by default "Translator".
-        examples: texts to click on in a page.
+        min_agreement: the least mean similarity of both translations, from 0, which accepts any export, to 1; by
+            default that of `runners.MIN_AGREEMENT`. If they agree less, `Disagreement` is raised.
+        title, examples: title of a page, and texts to click on.
         runtime: folder with LiteRT.js for a page, by default node_modules in the current folder.
 
     Returns:
         a `Verdict` on the comparison, or None without `compare_on`.
-
-    Raises:
-        Disagreement: if the export and the translator agree less than `min_agreement`.
     """
     page = {"title": title, "examples": examples, "runtime": runtime}
-    precision = _check(translator, format, precision, n_best, page)
+    precision, kind = artifacts.check_precision(format, precision), artifacts.FORMATS[format]
+    _check(translator, format, kind, n_best, page)
     translator = common.in_float32(translator)
-    if max_length is None:
-        max_length = translator.max_length if format == "ctranslate2" else 128
-    max_length = runners.limited("max_length", min(positive("max_length", max_length), translator.max_length))
-    compare_on = comparable(translator, compare_on, max_length)
-    least = runners.check_agreement(precision, min_agreement, compare_on)
-    settings = _settings(translator, format, precision, max_length, n_best, page)
-    return _write(translator, folder, settings, compare_on, least)
-
-
-def _settings(translator, format, precision, max_length, n_best, page):
-    """What the manifest says about an export."""
-    settings = {"format": format, "precision": precision, "max_length": max_length}
-    settings |= {"longest": translator.longest(max_length)}
+    longest = min(kind.max_length if max_length is None else positive("max_length", max_length), translator.max_length)
+    settings = {"format": format, "precision": precision, "max_length": runners.limited("max_length", longest)}
+    settings |= {"longest": translator.longest(longest)}
     settings |= decoding.with_options(translator.sampler, num_beams=translator.num_beams).settings
-    if format in ("saved_model", "web"):
+    if kind.n_best:
         settings["n_best"] = min(positive("n_best", n_best or translator.num_beams), translator.num_beams)
-    if format == "web":
-        settings |= page | {"title": page["title"] or "Translator", "examples": list(page["examples"] or ())}
-    return settings
+    if kind.page:
+        settings |= page | {"title": title or "Translator", "examples": list(examples or ())}
+    compare_on = comparable(translator, compare_on, longest)
+    least = runners.check_agreement(precision, min_agreement, compare_on)
+    return _write(translator, folder, kind, settings, compare_on, least)
 
 
-def _check(translator, format, precision, n_best, page):
-    """Raises an error for arguments that a format does not have; returns the precision."""
-    precision = runners.check_precision(format, precision)
+def _check(translator, format, kind, n_best, page):
+    """Raises an error for arguments that a format does not have, and for models that it cannot hold."""
     if isinstance(translator.sampler, decoding.Sample):
         raise UserError(f"`sampler` must be a `Greedy` or a `Beam` for an export. Received: {translator.sampler}")
-    if n_best is not None and format not in ("saved_model", "web"):
-        raise UserError(f"`n_best` must be None for {format=}, which returns one translation. Received: {n_best=}")
+    check("n_best", n_best, n_best is None or kind.n_best, f"None for {format=}, which returns one translation")
     for name, value in page.items():
-        check(name, value, value is None or format == "web", f"None for {format=}, which has no page")
+        check(name, value, value is None or kind.page, f"None for {format=}, which has no page")
     check("examples", page["examples"], not isinstance(page["examples"], str), "a list of strings")
     for model in translator.models:
-        if model.quantization and format in ("litert", "ctranslate2", "web"):
+        if model.quantization and len(kind.precisions) > 1:
             raise UserError(
                 "`translator` must have models that are not quantized: export the model as it was before `quantize`, "
                 f"with a `precision`. Received: a model with {model.quantization['class_name']}"
             )
-    return precision
 
 
-def _write(translator, folder, settings, compare_on, least):
+def _write(translator, folder, kind, settings, compare_on, least):
     """Writes an export and compares it with the translator; returns the `Verdict`, or None if there is nothing to."""
-    format = settings["format"]
     with artifacts.new_export(folder) as new:
-        FORMATS[format].write(translator, new, settings)
-        if format not in ("saved_model", "huggingface"):  # which contain them
+        importlib.import_module(kind.writer).write(translator, new, settings)
+        if kind.tokenizers:
             artifacts.write_tokenizers(new, [translator.source_tokenizer, translator.target_tokenizer])
         artifacts.write_manifest(new, **settings)
         if compare_on is None:
             return None
-        longest = {"max_length": settings["max_length"]}
-        run = runners.load(new) if format != "huggingface" else translator.from_marian(new, **longest)
+        run = runners.load(new) if kind.runner else translator.from_marian(new, max_length=settings["max_length"])
         verdict = compare(new, run, translator, compare_on)
         if verdict.similarity < least:
             raise Disagreement(folder, verdict, least)
@@ -186,7 +159,10 @@ def comparable(translator, texts, max_length):
 
 
 def compare(
-    folder: str | os.PathLike[str], run: Callable[[list[str]], list[str]], translator: Translator, texts: list[str]
+    folder: str | os.PathLike[str],
+    run: Callable[[list[str]], list[str]],
+    translator: keras_tfm.Translator,
+    texts: list[str],
 ) -> Verdict:
     """The `Verdict` on an exported folder, where `run(texts)` translates with it."""
     translations = run(texts)  # which also warms it up

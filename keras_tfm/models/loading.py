@@ -11,6 +11,7 @@ import os
 import pathlib
 import re
 from collections.abc import Iterable
+from typing import Any
 
 import keras
 
@@ -27,6 +28,22 @@ EMBEDDINGS = [("keras.layers", "Embedding", None), ("keras.layers", "ReversibleE
 EMBEDDINGS += [("keras_tfm.models.encoder_decoder", "TokenEmbedding", "keras_tfm>TokenEmbedding")]
 # Sizes that a model multiplies by its width for tables of embeddings and for the output.
 TABLES = ("vocab_size", "target_vocab_size", "num_classes")
+
+
+def load_model(path: str | os.PathLike[str], **options: Any) -> keras.Model:
+    """`keras.saving.load_model`, after all classes of this package have been registered with Keras.
+
+    Args:
+        path: a .keras file that `model.save` wrote.
+        **options: arguments of `keras.saving.load_model`.
+
+    >>> import tempfile, keras_tfm
+    >>> path = tempfile.mkdtemp() + "/model.keras"
+    >>> keras.Sequential([keras.Input((5, 8)), keras_tfm.layers.PositionalEncoding()]).save(path)
+    >>> load_model(path).output_shape
+    (None, 5, 8)
+    """
+    return keras.saving.load_model(path, **options)
 
 
 def load_keras(path):

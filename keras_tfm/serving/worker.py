@@ -16,7 +16,7 @@ import threading
 import warnings
 from typing import NamedTuple
 
-from keras_tfm import artifacts, loaders
+from keras_tfm import artifacts
 from keras_tfm.common.arguments import UserError
 from keras_tfm.export import runners
 
@@ -92,11 +92,10 @@ def _load(folder, threads, max_batch, options):
 
 
 def _load_translator(folder, threads, max_batch, options):
-    runner = runners.RUNNERS.get(artifacts.format_of(folder))
-    if runner is None:
-        logging.getLogger("tensorflow").setLevel(logging.ERROR)  # it warns of each width that is compiled
-        return loaders.load(folder, batch_size=max_batch, **options)
-    return runner(folder, threads) if issubclass(runner, runners.TokenRunner) else runner(folder)
+    if artifacts.is_runnable(folder):
+        return artifacts.load(folder, num_threads=threads, **options)
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # it warns of each width that is compiled
+    return artifacts.load(folder, batch_size=max_batch, **options)
 
 
 def _translate(texts):

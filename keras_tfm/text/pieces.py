@@ -1,7 +1,7 @@
 """Texts as pieces that a model can translate: lines, and the sentences of lines that are too long."""
 
 from keras_tfm.common.arguments import check, strings
-from keras_tfm.text.base import LINE_END, SENTENCE_END, Tokenizer, truncated
+from keras_tfm.text.base import LINE_END, SENTENCE_END, Tokenizer, encode_truncated, truncated
 
 
 def split(tokenizer: Tokenizer, string: str, max_length: int, stacklevel: int) -> list[tuple[list[int], str]]:
@@ -59,3 +59,11 @@ def join(pieces: list[tuple[list[tuple[str, float]], str]]) -> list[tuple[str, f
         joined = [(before + string + separator, score + more) for before, score in best for string, more in hypotheses]
         best = sorted(joined, key=lambda pair: -pair[1])[: max(len(best), len(hypotheses))]
     return best
+
+
+def encode_pairs(source_tokenizer, sources, target_tokenizer, targets, max_length):
+    """The ids of two lists of strings, one target for each source; truncation is reported to the caller's caller."""
+    sources, targets = strings(sources, "sources"), strings(targets, "targets")
+    check("targets", len(targets), len(targets) == len(sources), f"one for each of {len(sources)} sources")
+    sides = (source_tokenizer, sources), (target_tokenizer, targets)
+    return [encode_truncated(tokenizer, texts, max_length - 1, stacklevel=5) for tokenizer, texts in sides]

@@ -30,6 +30,10 @@ NEEDS["web"] = NEEDS["litert"]
 EVERY_FORM = pytest.mark.parametrize("form", FORMS)
 
 
+def runner_of(form):
+    return getattr(runners, artifacts.FORMATS[form].runner.rpartition(".")[2])
+
+
 @functools.cache
 def parts():
     made = small_translator("bpe")
@@ -207,7 +211,7 @@ def test_a_damaged_file_is_named_and_nothing_crashes(form, folders, tmp_path):
                 runners.load(folder)
         file.unlink()
         with pytest.raises((files.DamagedFile, FileNotFoundError), match=file.name):
-            runners.RUNNERS[form](folder)
+            runner_of(form)(folder)
         file.write_bytes(content)
     runners.load(folder)
 
@@ -306,9 +310,23 @@ class Echo(runners.TokenRunner):
         return [[([letter - 32 if letter >= ord("a") + 4 else letter for letter in row], 0.0)] for row in rows]
 
 
+def write(translator, folder, settings):
+    """Writes that format: this module is its writer, as `FORMATS` says."""
+    (folder / "model.echo").write_text("echo")
+
+
+def test_a_format_from_outside_is_exported_and_loaded_like_the_others(tmp_path, monkeypatch):
+    monkeypatch.setitem(artifacts.FORMATS, "echo", artifacts.Format("model.echo", __name__, f"{__name__}.Echo"))
+    small_translator("bytes").export(tmp_path / "out", "echo", max_length=8)
+    assert keras_tfm.load(tmp_path / "out")(["abc", ""]) == ["ABC", ""]
+    assert artifacts.describe(tmp_path / "out")[0] == ("kind", "export, echo")
+    with pytest.raises(ValueError, match="`n_best` must be None for format='echo'"):
+        small_translator("bytes").export(tmp_path / "out", "echo", n_best=2)
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setitem(artifacts.FORMATS, "echo", artifacts.Format("model.echo"))
+    monkeypatch.setitem(artifacts.FORMATS, "echo", artifacts.Format("model.echo", __name__, f"{__name__}.Echo"))
     (tmp_path / "model.echo").write_text("echo")
     for side in ("source", "target"):
         text.save_tokenizer(BYTES, tmp_path / f"{side}_tokenizer")
