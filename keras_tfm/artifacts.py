@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-import math
 import os
 import pathlib
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -162,14 +161,16 @@ class Format(NamedTuple):
     writing_packages: tuple = ()  # that it needs besides, to be written
     precisions: tuple = ("float32",)  # the default first
     own: tuple = ()  # its other files
-    max_length: float = 128  # of sources, by default
+    max_length: int = 128  # of sources, by default
     n_best: bool = False  # whether it returns several hypotheses
     tokenizers: bool = True  # whether they are in files of their own
+    needs_tensorflow: bool = True  # to be written
     page: bool = False  # whether it has a title, examples and a runtime
 
 
 _CTRANSLATE2 = ("float32", "float16", "int16", "int8", "int8_float16")
 _HUGGING_FACE = ("config", "generation_config", "tokenizer_config", "vocab", "target_vocab")
+MOST_TOKENS = 2**16  # that a search may be asked for, also by a file
 ENCODER = "encoder.onnx"
 PAGE = "index.html", "page.css", "page.js", "map.js", "worker.js", "tokenizer.js"  # of the web format
 FORMATS = {
@@ -196,7 +197,8 @@ FORMATS = {
         ("ctranslate2",),
         precisions=_CTRANSLATE2,
         own=("config.json", *(f"{side}_vocabulary.json" for side in ("source", "target", "shared"))),
-        max_length=math.inf,
+        max_length=MOST_TOKENS,
+        needs_tensorflow=False,
     ),
     "onnx": Format(
         "step.onnx",
@@ -222,6 +224,7 @@ FORMATS = {
         writing_packages=("safetensors",),
         own=("source.spm", "target.spm", *(f"{name}.json" for name in _HUGGING_FACE)),
         tokenizers=False,
+        needs_tensorflow=False,
     ),
 }
 

@@ -63,7 +63,14 @@ class Greedy:
             ids (batch, n, max_length), zeros after the end token, and scores (batch, n), which are 0 unless a beam
             search computes them; n is `n_best`, or 1.
         """
-        return self._alone(greedy(prefill, step, sources, max_length, **self._options(), **constraints), n_best)
+        if n_best not in (None, 1):
+            raise UserError(f"`n_best` must be 1 for {type(self).__name__}; use a `Beam` for more. Received: {n_best=}")
+        ids = self._one_by_one(prefill, step, sources, max_length, uniforms, **constraints)
+        return ids[:, None], ops.zeros((ops.shape(ids)[0], 1))
+
+    def _one_by_one(self, prefill, step, sources, max_length, uniforms, **constraints):
+        """Ids (batch, max_length), of which each token is chosen before the next."""
+        return greedy(prefill, step, sources, max_length, **_shared(self, Greedy), **constraints)
 
     def uniforms(self, batch_size: int, max_length: int) -> Any:
         """The random numbers that `decode` takes, (batch, max_length) in [0, 1), or None."""
@@ -95,11 +102,6 @@ class Greedy:
     def _options(self):
         return {x.name: getattr(self, x.name) for x in dataclasses.fields(self) if x.name != "seed"}
 
-    def _alone(self, ids, n_best):
-        if n_best not in (None, 1):
-            raise UserError(f"`n_best` must be 1 for {type(self).__name__}; use a `Beam` for more. Received: {n_best=}")
-        return ids[:, None], ops.zeros((ops.shape(ids)[0], 1))
-
 
 @dataclasses.dataclass(frozen=True)
 class Sample(Greedy):
@@ -126,21 +128,9 @@ class Sample(Greedy):
         fine = self.seed is None or isinstance(self.seed, (int, np.integer, keras.random.SeedGenerator))
         check("seed", self.seed, fine, "None, an integer or a `keras.random.SeedGenerator`")
 
-    def decode(
-        self,
-        prefill: Callable,
-        step: Callable,
-        sources: Any,
-        max_length: int,
-        n_best: int | None = None,
-        uniforms: Any = None,
-        **constraints: Any,
-    ) -> tuple[Any, Any]:
-        if uniforms is None:
-            uniforms = self.uniforms(ops.shape(sources)[0], max_length)
-        return self._alone(
-            sample(prefill, step, sources, max_length, uniforms, **self._options(), **constraints), n_best
-        )
+    def _one_by_one(self, prefill, step, sources, max_length, uniforms, **constraints):
+        uniforms = self.uniforms(ops.shape(sources)[0], max_length) if uniforms is None else uniforms
+        return sample(prefill, step, sources, max_length, uniforms, **self._options(), **constraints)
 
     def uniforms(self, batch_size: int, max_length: int) -> Any:
         return ops.convert_to_numpy(keras.random.uniform((batch_size, max_length), seed=self.seed))
@@ -175,18 +165,9 @@ class Beam(Greedy):
         check("num_beams", self.num_beams, fine, f"at most {MOST_BEAMS:,}")
         check_search(self.penalty, self.length_penalty, self.coverage_penalty, self.early_stopping)
 
-    def decode(
-        self,
-        prefill: Callable,
-        step: Callable,
-        sources: Any,
-        max_length: int,
-        n_best: int | None = None,
-        uniforms: Any = None,
-        **constraints: Any,
-    ) -> tuple[Any, Any]:
+    def decode(self, prefill, step, sources, max_length, n_best=None, uniforms=None, **constraints):
         if not self.has_scores(n_best):
-            return Greedy(**_shared(self, Greedy)).decode(prefill, step, sources, max_length, **constraints)
+            return super().decode(prefill, step, sources, max_length, **constraints)
         sizes = {"num_beams": max(self.num_beams, n_best or 1), "n_best": n_best or 1}
         return beam_search(prefill, step, sources, max_length, **self._options() | sizes, **constraints)
 

@@ -29,7 +29,6 @@ from keras_tfm.text import END, PAD, START, pieces
 from keras_tfm.text.base import encode_truncated, longest_translation
 
 BATCH_SIZE = 32  # texts that are translated together, where the runtime can
-MOST_TOKENS = 2**16  # that a search may be asked for, also by a file
 NEVER = -1e9  # log-probability of a suppressed token, as in `keras_tfm.ops`
 
 
@@ -315,7 +314,7 @@ class ONNXTranslator(TokenRunner):
 MIN_AGREEMENT = {"float32": 0.95, "int8": 0.85}
 
 
-def limited(name, value, most=MOST_TOKENS):
+def limited(name, value, most=artifacts.MOST_TOKENS):
     """Returns `value` if it is a positive integer of at most `most`."""
     return check(name, value, positive(name, value) <= most, f"at most {most:,}")
 

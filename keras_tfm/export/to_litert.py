@@ -12,9 +12,11 @@ import tempfile
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from keras_tfm import artifacts, ops
-from keras_tfm.export.common import graph_of, tensorflow
+from keras_tfm.export.common import graph_of
+from keras_tfm.runtimes.litert import LITERT
 from keras_tfm.text import END
 
 # Precision → types of the weights for the converter; no types: int8 weights, and activations quantized at run time.
@@ -35,7 +37,6 @@ def write(translator, folder, settings):
 
 def converted(signatures, precision):
     """The content of a LiteRT file with these signatures, {name: graph}."""
-    tf = tensorflow()
     with tempfile.TemporaryDirectory() as saved:
         tf.saved_model.save(tf.Module(), saved, signatures=signatures)
         converter = tf.lite.TFLiteConverter.from_saved_model(saved, signature_keys=list(signatures))
@@ -49,9 +50,7 @@ class Graphs:
     """The functions behind the signatures. Weights are constants: Keras variables would be left out of the file."""
 
     def __init__(self, translator, settings):
-        tf, self.translator, self.settings = tensorflow(), translator, settings
-        from keras_tfm.runtimes import litert
-
+        self.translator, self.settings = translator, settings
         self.prefill, self.step = translator.steps(padded=False)
         self.constants, tables = [], _EightBitTables()
         for model in translator.models:
@@ -61,7 +60,7 @@ class Graphs:
                 if settings["precision"] == "int8" and id(variable) in embeddings:
                     value = tables.add(variable, value)
                 self.constants.append((variable, tf.constant(value)))
-        self.runtime = litert.LITERT._replace(embed=tables.rows)
+        self.runtime = LITERT._replace(embed=tables.rows)
         with self.tracing():
             self.structure = self.prefill(tf.constant([[END]]), settings["longest"])
 
@@ -106,7 +105,6 @@ class _EightBitTables:
 
     def add(self, variable, table):
         """Returns the table (n, dim) after rounding."""
-        tf = tensorflow()
         scales = np.maximum(np.abs(table).max(axis=1, keepdims=True), 1e-20) / 127
         rows = np.round(table / scales).astype("int8")
         # scales are stored as integers, or the converter would round them to eight bits, too
@@ -114,11 +112,9 @@ class _EightBitTables:
         return rows * scales
 
     def rows(self, table, ids):
-        from keras_tfm.runtimes import litert
-
         if id(table) not in self.tables:
-            return litert.LITERT.embed(table, ids)
-        tf, (rows, scales) = tensorflow(), self.tables[id(table)]
+            return LITERT.embed(table, ids)
+        rows, scales = self.tables[id(table)]
         return tf.cast(tf.gather(rows, ids), "float32") * tf.bitcast(tf.gather(scales, ids), "float32")
 
 

@@ -10,18 +10,17 @@ import warnings
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from keras_tfm import artifacts, ops
 from keras_tfm.common import extras
 from keras_tfm.common.arguments import check
-from keras_tfm.export.common import tensorflow
 from keras_tfm.runtimes.onnx import ONNX
 from keras_tfm.text import END
 
 
 def write(translator, folder, settings):
     """Writes the two files; see `keras_tfm.export.export`."""
-    tensorflow()
     extras.require("onnxruntime", "tf2onnx")
     check("coverage_penalty", settings["coverage_penalty"], not settings["coverage_penalty"], "0 for ONNX")
     encoder, longest = _Encoder(translator, settings["longest"]), settings["longest"]
@@ -49,8 +48,6 @@ class _Encoder(keras.Model):
         return _named("cache", self.prefill(inputs["ids"], self.longest))
 
     def write(self, path, inputs):
-        import tensorflow as tf
-
         signature = {name: tf.TensorSpec(shape, dtype, name) for name, (shape, dtype) in inputs.items()}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # NumPy's, because Keras uses `np.object`

@@ -15,14 +15,17 @@ Signatures:
 
 import functools
 
+import tensorflow as tf
+
 from keras_tfm import ops
-from keras_tfm.export.common import graph_of, tensorflow
+from keras_tfm.export.common import graph_of
+from keras_tfm.runtimes.saved_model import saved_model
 from keras_tfm.text import END, PAD
 
 
 def write(translator, folder, settings):
     """Writes a SavedModel; see `keras_tfm.export.export`."""
-    tf, graphs = tensorflow(), _Graphs(translator, settings["max_length"], settings["n_best"])
+    graphs = _Graphs(translator, settings["max_length"], settings["n_best"])
     texts, ids = ([None], "string", "texts"), ([None, None], "int64", "ids")
     signatures = {
         "serving_default": graph_of(graphs.serving_default, texts),
@@ -40,10 +43,7 @@ class _Graphs:
     """The functions behind the signatures."""
 
     def __init__(self, translator, max_length, n_best):
-        self.tf, self.translator, self.max_length = tensorflow(), translator, max_length
-        from keras_tfm.runtimes import saved_model
-
-        self.runtime = saved_model.saved_model
+        self.translator, self.max_length = translator, max_length
         self.source, self.target = translator.source_tokenizer.in_graph(), translator.target_tokenizer.in_graph()
         # as functions of the graph, so that it contains each search once
         ids = [None, None], "int32"
@@ -55,14 +55,14 @@ class _Graphs:
         return {"translation": self._strings(ids[:, :1], texts)[:, 0]}
 
     def translate(self, texts):
-        tf, (sources, cut) = self.tf, self._tokenized(texts)
+        sources, cut = self._tokenized(texts)
         ids, scores = self.several(sources)
         lengths = tf.reduce_sum(tf.cast(ids != PAD, "int32"), axis=-1)
-        lengths = tf.where(_blank(tf, texts), 0, lengths)
+        lengths = tf.where(_blank(texts), 0, lengths)
         return {"translations": self._strings(ids, texts), "scores": scores, "lengths": lengths, "cut": cut}
 
     def tokens(self, ids):  # int64: clients would wrap larger numbers to 32 bits
-        tf, size = self.tf, self.translator.source_tokenizer.vocab_size
+        size = self.translator.source_tokenizer.vocab_size
         message = f"`ids` must be numbers from 0 to {size - 1}. Received:"
         known = tf.debugging.Assert(tf.reduce_all((ids >= 0) & (ids < size)), [message, ids])
         with tf.control_dependencies([known]):
@@ -70,26 +70,26 @@ class _Graphs:
 
     def encode(self, texts):
         sources, _ = self._tokenized(texts)
-        with ops.using(self.runtime()):
+        with ops.using(saved_model()):
             return {"embeddings": self.translator.models[0].encode(sources), "mask": sources != PAD}
 
     def _search(self, sources, n=None):
-        with ops.using(self.runtime()):
+        with ops.using(saved_model()):
             return self.translator.search(sources[:, : self.max_length], self.max_length, n)
 
     def _tokenized(self, texts):
         """Ids (batch, length) of texts, each row with its end token, and the number of tokens cut off from each."""
-        tf, room = self.tf, self.max_length - 1
+        length = self.max_length - 1
         rows = self.source.tokenize(tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8"))
-        cut = tf.maximum(tf.cast(rows.row_lengths(), "int32") - room, 0)
-        return tf.concat([rows[:, :room], tf.fill([tf.size(texts), 1], END)], axis=1).to_tensor(PAD), cut
+        cut = tf.maximum(tf.cast(rows.row_lengths(), "int32") - length, 0)
+        return tf.concat([rows[:, :length], tf.fill([tf.size(texts), 1], END)], axis=1).to_tensor(PAD), cut
 
     def _strings(self, ids, texts):
         """Ids (batch, n, length) → strings (batch, n), empty for blank texts."""
-        tf, shape = self.tf, self.tf.shape(ids)
+        shape = tf.shape(ids)
         strings = self.target.detokenize(tf.reshape(ids, (shape[0] * shape[1], shape[2])))
-        return tf.where(_blank(tf, texts), "", tf.reshape(strings, shape[:2]))
+        return tf.where(_blank(texts), "", tf.reshape(strings, shape[:2]))
 
 
-def _blank(tf, texts):
+def _blank(texts):
     return tf.strings.strip(texts)[:, None] == ""

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from keras_tfm import artifacts, decoding
 from keras_tfm.common.arguments import UserError, check, positive, strings
 from keras_tfm.export import common, runners
+from keras_tfm.runtimes import programs
 
 if TYPE_CHECKING:
     import keras_tfm
@@ -62,8 +63,7 @@ def export(
         title, examples: title of a page, and texts to click on.
         runtime: folder with LiteRT.js for a page, by default node_modules in the current folder.
 
-    Returns:
-        a `Verdict` on the comparison, or None without `compare_on`.
+    Returns a `Verdict` on the comparison, or None without `compare_on`.
     """
     page = {"title": title, "examples": examples, "runtime": runtime}
     precision, kind = artifacts.check_precision(format, precision), artifacts.FORMATS[format]
@@ -90,6 +90,8 @@ def _check(translator, format, kind, n_best, page):
     for name, value in page.items():
         check(name, value, value is None or kind.page, f"None for {format=}, which has no page")
     check("examples", page["examples"], not isinstance(page["examples"], str), "a list of strings")
+    if kind.needs_tensorflow:
+        programs.require_tensorflow()
     for model in translator.models:
         if model.quantization and len(kind.precisions) > 1:
             raise UserError(

@@ -66,3 +66,12 @@ def _without_gradients(function, *arguments):
 
     with torch.no_grad():
         return function(*arguments)
+
+
+def require_tensorflow():
+    """Raises an error if Keras runs on another backend than TensorFlow, which writes most exports."""
+    if keras.backend.backend() != "tensorflow":
+        raise RuntimeError(
+            "This export needs the TensorFlow backend: save the translator, and load it where KERAS_BACKEND=tensorflow."
+            f" Received: the {keras.backend.backend()} backend"
+        )
