@@ -174,10 +174,15 @@ def current():
 
 
 @contextlib.contextmanager
-def using(runtime):
-    """Whatever this thread traces or computes inside uses this runtime."""
-    before = _current.set(runtime)
+def setting(variable, value):
+    """A context in which a context variable has another value."""
+    before = variable.set(value)
     try:
         yield
     finally:
-        _current.reset(before)
+        variable.reset(before)
+
+
+def using(runtime):
+    """A context in which whatever this thread traces or computes uses this runtime."""
+    return setting(_current, runtime)
