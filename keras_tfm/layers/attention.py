@@ -211,7 +211,7 @@ class MultiHeadAttention(masks.MaskedLayer):
         In a cached call, `past` is the causal mask (1, q, k) for queries at positions `start, start + 1, …`.
         """
         length, cached = ops.shape(q)[1], past is not None
-        if not cached and attention_mask is None and not recording.recording():
+        if not cached and attention_mask is None and not recording.is_on():
             if self.window and not (isinstance(length, int) and length <= 2 * self.window):
                 attend_block = partial(self.attend_with_weights, start=self.window, training=training)
                 return local_attention(attend_block, q, k, v, self.window, self.causal, key_mask)
@@ -239,8 +239,7 @@ class MultiHeadAttention(masks.MaskedLayer):
             bias = bias if hidden is None else ops.cast(bias, "float32") + hidden
         dropout = partial(self.dropout, training=training) if self.dropout else None
         context, weights = attend(q, k, v, score, MIXINGS[self.mixing], mask, bias, dropout)
-        if recording.recording():
-            recording.record(self.path, weights)
+        recording.record(self.path, weights)
         return context
 
     def finish(self, context, mask):

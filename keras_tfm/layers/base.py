@@ -45,9 +45,10 @@ class Layer(keras.layers.Layer):
 
 
 def options_of(kind, arguments):
-    """Those of the arguments, by name, that the constructor of a class of layers takes as options."""
-    names = inspect.signature(kind.__init__).parameters.keys() - {"self", "kwargs"}
-    return {name: value for name, value in arguments.items() if name in names}
+    """Those of the arguments, by name, that the constructor of a layer or model takes as options."""
+    parameters = inspect.signature(kind.__init__).parameters
+    names = {name for name, parameter in parameters.items() if parameter.kind is not parameter.VAR_KEYWORD}
+    return {name: value for name, value in arguments.items() if name in names - {"self"}}
 
 
 def check_sequence(name, shape):

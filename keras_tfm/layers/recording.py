@@ -10,11 +10,11 @@ import keras
 import numpy as np
 
 from keras_tfm import ops
-from keras_tfm.ops import take_each
+from keras_tfm.ops.runtime import setting
 
-_captures = contextvars.ContextVar("attention maps as tensors: one dict per open context", default=())
+# The dicts that attention maps are added to, and whether as arrays: (maps, as_arrays) for each open context.
+_open = contextvars.ContextVar("open contexts", default=())
 _places = contextvars.ContextVar("places of the queries that are recorded", default=None)
-_recordings = contextvars.ContextVar("attention maps as arrays: one dict per open context", default=())
 
 
 @contextlib.contextmanager
@@ -33,11 +33,8 @@ def record_attention() -> Iterator[dict[str, list[np.ndarray]]]:
     (1, 2, 3, 3)
     """
     maps = {}
-    token = _recordings.set((*_recordings.get(), maps))
-    try:
+    with setting(_open, (*_open.get(), (maps, True))):
         yield maps
-    finally:
-        _recordings.reset(token)
     if not maps:
         warnings.warn("No attention was recorded: call the model itself, `model(x)`, in the context.", stacklevel=3)
 
@@ -64,54 +61,39 @@ def attention_maps(model: keras.Model, inputs: Any, batch_size: int = 32) -> dic
 def capture_attention():
     """Collects the maps of attention layers as tensors, for use within the same compiled function."""
     maps = {}
-    token = _captures.set((*_captures.get(), maps))
-    try:
+    with setting(_open, (*_open.get(), (maps, False))):
         yield maps
-    finally:
-        _captures.reset(token)
 
 
-@contextlib.contextmanager
 def paused():
-    """Nothing that this thread calls inside is recorded."""
-    tokens = _captures.set(()), _recordings.set(())
-    try:
-        yield
-    finally:
-        _captures.reset(tokens[0])
-        _recordings.reset(tokens[1])
+    """A context in which nothing that this thread calls is recorded."""
+    return setting(_open, ())
 
 
-@contextlib.contextmanager
 def queries_at(places):
-    """Queries that this thread records inside are taken from these places (batch, query): where they were moved to."""
-    token = _places.set(places)
-    try:
-        yield
-    finally:
-        _places.reset(token)
+    """A context in which recorded queries are taken from these places (batch, query): where they were moved to."""
+    return setting(_places, places)
+
+
+def is_on():
+    """Whether a context of this thread is open."""
+    return bool(_open.get())
 
 
 def record(path, weights):
     """Adds the weights (batch, heads, query, key) of a layer to all open contexts."""
-    if _places.get() is not None:
-        queries = take_each(ops.transpose(weights, (0, 2, 1, 3)), _places.get())
+    if is_on() and _places.get() is not None:
+        queries = ops.take_each(ops.transpose(weights, (0, 2, 1, 3)), _places.get())
         weights = ops.transpose(queries, (0, 2, 1, 3))
-    for maps in _captures.get():
-        maps.setdefault(path, []).append(weights)
-    if not _recordings.get():
-        return
+    for maps, as_arrays in _open.get():
+        maps.setdefault(path, []).append(_array(path, weights) if as_arrays else weights)
+
+
+def _array(path, weights):
     try:
-        weights = ops.convert_to_numpy(weights)
+        return ops.convert_to_numpy(weights)
     except Exception as error:  # each backend raises its own for a symbolic tensor
         raise RuntimeError(
             "`record_attention` needs layers that run eagerly: call the model itself, `model(x)`, not `predict` or "
             f"another compiled function. Received: a compiled call of {path!r}"
         ) from error
-    for maps in _recordings.get():
-        maps.setdefault(path, []).append(weights)
-
-
-def recording():
-    """Whether a context of this thread is open."""
-    return bool(_recordings.get() or _captures.get())

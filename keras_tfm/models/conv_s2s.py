@@ -121,8 +121,7 @@ class MultiStepAttention(keras.layers.Layer):
         keys, values = ops.split(memory["features"], 2, axis=-1)
         heads = fold_hypotheses(queries[:, :, None], keys), keys[:, :, None], values[:, :, None]
         context, weights = scores.attend(*heads, score=scores.dot, mask=memory.get("mask"))
-        if recording.recording():
-            recording.record(self.path, weights)
+        recording.record(self.path, weights)
         # a mean of m vectors has 1/m of their variance
         factor = ops.sqrt(ops.cast(memory["count"], "float32"))
         context = context * ops.cast(factor, context.dtype)[:, :, None, None]
@@ -211,4 +210,4 @@ def conv(vocab_size: int, size: str | None = None, **options: Any) -> ConvS2S:
     >>> print(model(ids).shape)
     (2, 5, 100)
     """
-    return ConvS2S(vocab_size, **{"name": "conv"} | sizes("conv", size) | options)
+    return ConvS2S(vocab_size, **sizes("conv", size) | options)

@@ -12,6 +12,7 @@ import keras
 
 from keras_tfm import ops
 from keras_tfm.layers import masks
+from keras_tfm.layers.base import options_of
 from keras_tfm.layers.masks import MaskedLayer
 from keras_tfm.models.encoder_decoder import EncoderDecoder
 
@@ -87,10 +88,8 @@ class Convolutional(EncoderDecoder):
         name: str | None = None,
         **options: Any,
     ):
-        width, decoder_layers = units or model_dim // self.SHARE, {"num_layers": num_decoder_layers}
-        encoder = self.Encoder(width, **options, dtype=dtype, name="encoder")
+        encoder = self.Encoder(units or model_dim // self.SHARE, **options, dtype=dtype, name="encoder")
         options = encoder.get_options()
-        decoder = self.Decoder(**options | (decoder_layers if num_decoder_layers else {}), dtype=dtype, name="decoder")
-        arguments = {"vocab_size": vocab_size, "target_vocab_size": target_vocab_size, "model_dim": model_dim}
-        arguments |= {**options, "units": units, "num_decoder_layers": num_decoder_layers, "tied_output": tied_output}
-        super().__init__(arguments | {"dtype": dtype, "name": name or type(self).__name__.lower()}, encoder, decoder)
+        arguments = options | options_of(Convolutional, locals()) | {"name": name or type(self).__name__.lower()}
+        options["num_layers"] = num_decoder_layers or encoder.num_layers
+        super().__init__(arguments, encoder, self.Decoder(**options, dtype=dtype, name="decoder"))

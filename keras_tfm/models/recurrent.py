@@ -6,6 +6,7 @@ import keras
 
 from keras_tfm import ops  # noqa: F401, for the examples
 from keras_tfm.common.arguments import one_of
+from keras_tfm.layers.base import options_of
 from keras_tfm.models.encoder_decoder import EncoderDecoder
 from keras_tfm.models.recurrent_layers import DECODERS, RecurrentEncoder
 from keras_tfm.models.sizes import sizes
@@ -44,22 +45,12 @@ class Recurrent(EncoderDecoder):
         dtype: str | keras.DTypePolicy | None = None,
         name: str = "recurrent",
     ):
-        arguments = {"vocab_size": vocab_size, "target_vocab_size": target_vocab_size, "model_dim": model_dim}
-        arguments |= {"units": units, "cell": cell, "num_layers": num_layers, "num_decoder_layers": num_decoder_layers}
-        arguments |= {"bidirectional_layers": bidirectional_layers, "residual": residual, "attention": attention}
-        arguments |= {"num_heads": num_heads, "score": score, "dropout": dropout, "tied_output": tied_output}
-        options = {"units": units or model_dim, "cell": cell, "residual": residual, "dropout": dropout, "dtype": dtype}
+        arguments = options_of(Recurrent, locals())
+        options = arguments | {"units": units or model_dim, "summary": attention is None}
+        encoder = RecurrentEncoder(**options_of(RecurrentEncoder, options), dtype=dtype, name="encoder")
         decoder = DECODERS[one_of("attention", attention, DECODERS)]
-        encoder = RecurrentEncoder(
-            **options,
-            num_layers=num_layers,
-            bidirectional_layers=bidirectional_layers,
-            summary=attention is None,
-            name="encoder",
-        )
-        layers = num_decoder_layers or num_layers
-        decoder = decoder(**options, num_layers=layers, num_heads=num_heads, score=score, name="decoder")
-        super().__init__(arguments | {"dtype": dtype, "name": name}, encoder, decoder)
+        options = options_of(decoder, options | {"num_layers": num_decoder_layers or num_layers})
+        super().__init__(arguments, encoder, decoder(**options, dtype=dtype, name="decoder"))
 
 
 def rnn(vocab_size: int, size: str | None = None, **options: Any) -> Recurrent:
@@ -75,7 +66,7 @@ def rnn(vocab_size: int, size: str | None = None, **options: Any) -> Recurrent:
     >>> print(model(ids).shape)
     (2, 5, 100)
     """
-    return Recurrent(vocab_size, **{"name": "rnn"} | sizes("rnn", size) | options)
+    return Recurrent(vocab_size, **sizes("rnn", size) | options)
 
 
 def rnn_attention(vocab_size: int, size: str | None = None, **options: Any) -> Recurrent:
@@ -86,7 +77,7 @@ def rnn_attention(vocab_size: int, size: str | None = None, **options: Any) -> R
     >>> print(model(ids).shape)
     (2, 5, 100)
     """
-    return Recurrent(vocab_size, **{"name": "rnn_attention"} | sizes("rnn_attention", size) | options)
+    return Recurrent(vocab_size, **sizes("rnn_attention", size) | options)
 
 
 def gnmt(vocab_size: int, size: str | None = None, **options: Any) -> Recurrent:
@@ -100,4 +91,4 @@ def gnmt(vocab_size: int, size: str | None = None, **options: Any) -> Recurrent:
     >>> print(model(ids).shape)
     (2, 5, 100)
     """
-    return Recurrent(vocab_size, **{"name": "gnmt"} | sizes("gnmt", size) | options)
+    return Recurrent(vocab_size, **sizes("gnmt", size) | options)

@@ -290,7 +290,7 @@ class BahdanauDecoder(RecurrentDecoder):
 
         steps, last = self.repeat(step, {"states": before, "context": ops.zeros_like(before[0])}, x)
         y, context = steps["states"][0], steps["context"]
-        if recording.recording():
+        if recording.is_on():
             self.attend(ops.concatenate([before[0][:, None], y[:, :-1]], axis=1), memory)
         y, others = self.upper_layers(y, context, state["layers"])
         y = self.output_dense(ops.concatenate([y, context, x], axis=-1))
@@ -328,7 +328,7 @@ class LuongDecoder(RecurrentDecoder):
             return {"layers": layers, "fed": self.output_dense(ops.concatenate([y, context, x], axis=-1)), "query": y}
 
         steps, last = self.repeat(step, {**state, "query": state["layers"][-1][0]}, x)
-        if recording.recording():
+        if recording.is_on():
             self.attend(steps["query"], memory)
         return steps["fed"], {name: last[name] for name in state}
 

@@ -34,65 +34,45 @@ class Model(typing.NamedTuple):
         return {name: arguments[name] for name in arguments if name not in {*NOT_OPTIONS, *self.without}}
 
 
+def _sizes(units, num_layers):
+    """Sizes of an older model with about as many weights as the Transformer's of the same name."""
+    rows = zip(("tiny", "small", "base"), units, num_layers, strict=True)
+    return {name: {"model_dim": SIZES[name]["model_dim"], "units": n, "num_layers": layers} for name, n, layers in rows}
+
+
+_RECURRENT, _CONVOLUTIONAL = "models.recurrent.Recurrent", "models.convolutional.Convolutional"
 _ATTENTIVE = {"attention": "bahdanau", "bidirectional_layers": 1}
-_CONVOLUTIONS = "models.convolutional.Convolutional"
-# The sizes of older models have about as many weights as the Transformer's of the same name.
 MODELS = {
     "transformer": Model(
         "attention alone", ("layers.stacks.TransformerEncoder", "models.transformers.Transformer"), SIZES
     ),
     "rnn": Model(
         "one vector for the whole source",
-        ("models.recurrent.Recurrent",),
-        {
-            "tiny": {"model_dim": 128, "units": 256},
-            "small": {"model_dim": 256, "units": 512, "num_layers": 2},
-            "base": {"model_dim": 512, "units": 1024, "num_layers": 2},
-        },
+        (_RECURRENT,),
+        _sizes(units=(256, 512, 1024), num_layers=(1, 2, 2)),
         without=("attention", "num_heads", "score"),
     ),
     "rnn_attention": Model(
-        "recurrent, with attention",
-        ("models.recurrent.Recurrent",),
-        {
-            "tiny": {"model_dim": 128, "units": 224},
-            "small": {"model_dim": 256, "units": 704},
-            "base": {"model_dim": 512, "units": 976, "num_layers": 2},
-        },
-        _ATTENTIVE,
+        "recurrent, with attention", (_RECURRENT,), _sizes(units=(224, 704, 976), num_layers=(1, 1, 2)), _ATTENTIVE
     ),
     "gnmt": Model(
         "deep and recurrent",
-        ("models.recurrent.Recurrent",),
-        {
-            "tiny": {"num_layers": 3, "model_dim": 128, "units": 128},
-            "small": {"num_layers": 4, "model_dim": 256, "units": 344},
-            "base": {"num_layers": 8, "model_dim": 512, "units": 488},
-        },
+        (_RECURRENT,),
+        _sizes(units=(128, 344, 488), num_layers=(3, 4, 8)),
         {**_ATTENTIVE, "num_layers": 8, "model_dim": 1024, "residual": True},
     ),
     "conv": Model(
-        "ConvS2S",
-        ("models.conv_s2s.ConvStack", _CONVOLUTIONS),
-        {
-            "tiny": {"num_layers": 4, "model_dim": 128, "units": 136},
-            "small": {"num_layers": 6, "model_dim": 256, "units": 360},
-            "base": {"num_layers": 12, "model_dim": 512, "units": 512},
-        },
+        "ConvS2S", ("models.conv_s2s.ConvStack", _CONVOLUTIONAL), _sizes(units=(136, 360, 512), num_layers=(4, 6, 12))
     ),
     "bytenet": Model(
         "dilated convolutions",
-        ("models.byte_net.ByteNetStack", _CONVOLUTIONS),
-        {
-            "tiny": {"num_layers": 2, "model_dim": 128, "units": 104},
-            "small": {"num_layers": 3, "model_dim": 256, "units": 272},
-            "base": {"num_layers": 6, "model_dim": 512, "units": 352},
-        },
+        ("models.byte_net.ByteNetStack", _CONVOLUTIONAL),
+        _sizes(units=(104, 272, 352), num_layers=(2, 3, 6)),
     ),
 }
 
 
 def sizes(model, size):
-    """The defaults of a kind of model, with the options of a size unless that is None."""
+    """The name and the defaults of a kind of model, with the options of a size unless that is None."""
     one_of("size", size, (None, *MODELS[model].sizes))
-    return MODELS[model].defaults | MODELS[model].sizes.get(size, {})
+    return {"name": model} | MODELS[model].defaults | MODELS[model].sizes.get(size, {})

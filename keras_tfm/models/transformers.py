@@ -10,6 +10,7 @@ from keras_tfm.common.arguments import one_of, positive
 from keras_tfm.decoding import Prompted
 from keras_tfm.decoding.samplers import Greedy
 from keras_tfm.layers import TransformerDecoder, TransformerEncoder, masks
+from keras_tfm.layers.base import options_of
 from keras_tfm.models.encoder_decoder import (
     EncoderDecoder,
     embedded,
@@ -66,12 +67,10 @@ class Transformer(EncoderDecoder):
         encoder = TransformerEncoder(**options, dtype=dtype, name="encoder")
         decoder_layers = {"num_layers": num_decoder_layers} if num_decoder_layers else {}
         decoder = TransformerDecoder(**options | decoder_layers, dtype=dtype, name="decoder")
-        arguments = {"vocab_size": vocab_size, "target_vocab_size": target_vocab_size, "model_dim": model_dim}
-        arguments |= {"num_decoder_layers": num_decoder_layers, "tied_output": tied_output, "packed": packed}
-        arguments |= {"scaled_embeddings": scaled_embeddings, "output_bias": output_bias, "dtype": dtype}
-        other = None if target_embedding is source_embedding else target_embedding  # or it would be saved twice
-        arguments |= {"source_embedding": source_embedding, "target_embedding": other}
-        arguments |= {**decoder.get_options(), "num_layers": encoder.num_layers, "name": name or "transformer"}
+        arguments = options_of(Transformer, locals()) | decoder.get_options()
+        arguments |= {"num_layers": encoder.num_layers, "name": name or "transformer"}
+        if target_embedding is source_embedding:
+            arguments["target_embedding"] = None  # or it would be saved twice
         inputs, of_source, of_target = {}, {}, {}
         if packed:
             names = ("source_segments", "source_positions", "target_segments", "target_positions")
@@ -108,9 +107,7 @@ class DecoderLM(SequenceModel):
         **options: Any,
     ):
         decoder = TransformerDecoder(**options, dtype=dtype, name="decoder")
-        arguments = {"vocab_size": vocab_size, "tied_output": tied_output, "model_dim": model_dim}
-        arguments |= {"target_embedding": target_embedding, "dtype": dtype, "name": name or "decoder_lm"}
-        arguments |= decoder.get_options()
+        arguments = options_of(DecoderLM, locals()) | decoder.get_options() | {"name": name or "decoder_lm"}
         embed = own_embedding("target", target_embedding, vocab_size, model_dim)
         embed = embed or embedding(vocab_size, model_dim, "embedding", dtype, tied_output)
         target, output = id_input("target"), output_layer(embed, vocab_size, arguments)
@@ -180,9 +177,8 @@ class EncoderClassifier(SequenceModel):
     ):
         one_of("pooling", pooling, POOLINGS)
         encoder = TransformerEncoder(**options, dtype=dtype, name="encoder")
-        arguments = {"vocab_size": vocab_size, "num_classes": num_classes, "pooling": pooling, "model_dim": model_dim}
-        arguments |= {"source_embedding": source_embedding, "dtype": dtype, "name": name or "encoder_classifier"}
-        arguments |= encoder.get_options()
+        arguments = options_of(EncoderClassifier, locals()) | encoder.get_options()
+        arguments["name"] = name or "encoder_classifier"
         embed = own_embedding("source", source_embedding, vocab_size, model_dim)
         embed = embed or embedding(vocab_size, model_dim, "embedding", dtype)
         classes = keras.layers.Dense(positive("num_classes", num_classes), dtype="float32", name="classes")
@@ -244,4 +240,5 @@ def decoder_lm(vocab_size: int, size: str | None = None, **options: Any) -> Deco
 
 def _without_decoder(size):
     """The options of a size for a model with one stack of blocks."""
-    return {name: value for name, value in sizes("transformer", size).items() if name != "num_decoder_layers"}
+    options = sizes("transformer", size)
+    return {name: options[name] for name in options if name not in ("name", "num_decoder_layers")}

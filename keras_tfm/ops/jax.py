@@ -7,6 +7,7 @@ from jax import numpy as jnp
 from keras import ops
 
 from keras_tfm.ops import plain
+from keras_tfm.ops.plain import *  # noqa: F403
 
 
 def matmul(x, kernel):

@@ -1,4 +1,4 @@
-"""What each function means, in `keras.ops`. A backend whose file has no faster form of a function uses the one here."""
+"""What each function means, in `keras.ops`. The file of each backend imports all of them and defines faster ones."""
 
 import keras
 from keras import ops

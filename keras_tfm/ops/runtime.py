@@ -6,6 +6,7 @@ functions that it was traced with. The runtimes are in `keras_tfm.runtimes`.
 
 import contextlib
 import contextvars
+import importlib
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,8 +15,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tfm.ops import chosen, plain
+from keras_tfm.ops import plain, xla_flags
 from keras_tfm.ops.tensors import static_reshape
+
+xla_flags.set_flags()
+backend = importlib.import_module(f"keras_tfm.ops.{keras.backend.backend()}")  # chosen here only
 
 NEVER = -1e9  # stands for the logarithm of probability 0; finite, so that differences are numbers
 
@@ -91,7 +95,7 @@ def joined_dense(matmul, x, layers, add_bias=ops.add):
     outputs = []
     for layer, part in zip(layers, parts, strict=True):
         shape = *ops.shape(x)[:-1], *_output_shape(layer)
-        activation = chosen.relu if layer.activation is keras.activations.relu else layer.activation
+        activation = backend.relu if layer.activation is keras.activations.relu else layer.activation
         outputs.append(activation(static_reshape(part, shape)))
     return outputs
 
@@ -117,10 +121,10 @@ def dense(x, *layers, add_bias=ops.add):
     """Outputs of dense layers of Keras that share their input (…, features), by one product of two matrices."""
     if any(layer.quantization_mode for layer in layers):
         return [layer(x) for layer in layers]
-    return [_in_shape(x, y) for y in joined_dense(chosen.matmul, _as_rows(x), layers, add_bias)]
+    return [_in_shape(x, y) for y in joined_dense(backend.matmul, _as_rows(x), layers, add_bias)]
 
 
-def logits(x, table, matmul=chosen.matmul_transposed):
+def logits(x, table, matmul=backend.matmul_transposed):
     """Products of x (…, features) with all rows of a table (size, features): (…, size)."""
     return _in_shape(x, matmul(_as_rows(x), table))
 
@@ -146,12 +150,13 @@ class Runtime(NamedTuple):
 
     dense: Callable = dense
     logits: Callable = logits
-    attention: Callable = chosen.attention
-    layer_norm: Callable = chosen.layer_norm
+    attention: Callable = backend.attention
+    layer_norm: Callable = backend.layer_norm
     best_k: Callable = chunked_top_k
+    # (logits, values, ids) → log Σ exp(logits), (rows, 1), given the values and ids of some of the highest logits
     log_normalizer: Callable = lambda logits, values, ids: ops.logsumexp(logits, axis=-1, keepdims=True)
-    embed: Callable = chosen.embed
-    take: Callable = ops.take
+    embed: Callable = backend.embed
+    take: Callable = ops.take  # places are not negative
     slice_update: Callable = ops.slice_update
     recurrent: Callable = recurrent
     once: Callable = lambda make: make()  # computes what depends on weights alone, for a whole loop at once
@@ -159,7 +164,7 @@ class Runtime(NamedTuple):
 
 
 DEFAULT = Runtime()
-INFERENCE = DEFAULT._replace(attention=chosen.short_attention, layer_norm=plain.layer_norm)  # without gradients
+INFERENCE = DEFAULT._replace(attention=backend.short_attention, layer_norm=plain.layer_norm)  # without gradients
 _current = contextvars.ContextVar("runtime", default=DEFAULT)
 
 
@@ -169,10 +174,15 @@ def current():
 
 
 @contextlib.contextmanager
-def using(runtime):
-    """Whatever this thread traces or computes inside uses this runtime."""
-    before = _current.set(runtime)
+def setting(variable, value):
+    """A context in which a context variable has another value."""
+    before = variable.set(value)
     try:
         yield
     finally:
-        _current.reset(before)
+        variable.reset(before)
+
+
+def using(runtime):
+    """A context in which whatever this thread traces or computes uses this runtime."""
+    return setting(_current, runtime)

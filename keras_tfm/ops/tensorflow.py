@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_tfm.ops import plain
 from keras_tfm.ops.blockwise import BLOCK, blockwise_attention
+from keras_tfm.ops.plain import *  # noqa: F403
 
 
 def is_plain(layer, x):

@@ -1,7 +1,6 @@
 """Functions compiled for inference."""
 
 import contextlib
-import functools
 
 import keras
 
@@ -24,19 +23,16 @@ def compiled(function, variables, locks=(), jit_compile=True):
             afterwards.
     """
     if uses_xla(jit_compile):
-        function = functools.partial(_run_for_xla, function)
+        function = ops.using(XLA)(function)
     if keras.backend.backend() == "jax":
         return _JaxProgram(function, variables, locks, jit_compile)
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
         return tf.function(function, jit_compile=jit_compile, autograph=False)
-    return functools.partial(_without_gradients, function)  # Dynamo would take minutes to compile a search
+    import torch
 
-
-def _run_for_xla(function, *arguments):
-    with ops.using(XLA):
-        return function(*arguments)
+    return torch.no_grad()(function)  # Dynamo would take minutes to compile a search
 
 
 class _JaxProgram:
@@ -59,13 +55,6 @@ class _JaxProgram:
             for lock in self.locks:
                 stack.enter_context(lock)
             return self.program([variable.value for variable in self.variables], array, size)
-
-
-def _without_gradients(function, *arguments):
-    import torch
-
-    with torch.no_grad():
-        return function(*arguments)
 
 
 def require_tensorflow():

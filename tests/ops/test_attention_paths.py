@@ -5,8 +5,7 @@ from conftest import BACKEND, TOLERANCE, assert_close, built, compiled, gradient
 
 from keras_tfm import ops
 from keras_tfm.layers import MultiHeadSelfAttention, attend, masks
-from keras_tfm.ops import chosen
-from keras_tfm.ops.runtime import DEFAULT
+from keras_tfm.ops.runtime import DEFAULT, backend
 
 LENGTH = 6
 MASK = np.array([[1, 1, 1, 1, 0, 0], [0, 1, 0, 1, 1, 1]], bool)
@@ -19,7 +18,7 @@ def calls_of_attention():
 
     def counted(*arguments):
         calls.append(arguments)
-        return chosen.attention(*arguments)
+        return backend.attention(*arguments)
 
     with ops.using(DEFAULT._replace(attention=counted)):
         yield calls
@@ -75,7 +74,7 @@ def test_cudnn_path_is_exact_for_any_mask():
             return ops.where(shown, attend(q, k, v, mask=masks.combine(mask, past))[0], 0)  # noqa: B023
 
         def kernel(q, k, v):
-            context = chosen.attention(q, k, v, ops.convert_to_tensor(mask), causal)  # noqa: B023
+            context = backend.attention(q, k, v, ops.convert_to_tensor(mask), causal)  # noqa: B023
             return ops.where(shown, context, 0)  # noqa: B023
 
         assert_close(compiled(kernel)(q, k, v), compiled(exact)(q, k, v), TOLERANCE["mixed_bfloat16"])
