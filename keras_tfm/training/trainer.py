@@ -341,7 +341,7 @@ def compile_model(model, recipe, machine, optimizer=None):
     options = {"beta_1": 0.9, "beta_2": 0.98, "epsilon": 1e-9, "clipnorm": recipe.clipnorm}
     options |= {"use_ema": bool(recipe.ema), "ema_momentum": recipe.ema or 0.99}
     options |= {"gradient_accumulation_steps": recipe.accumulate if recipe.accumulate > 1 else None}
-    loss = losses.SmoothedCrossentropy(recipe.smoothing, r_drop=recipe.r_drop)
+    loss = losses.SmoothedCrossentropy(recipe.label_smoothing, r_drop=recipe.r_drop)
     metrics = [losses.TokenAccuracy(), losses.Perplexity()]
     jit_compile = machine.jit_compile if recipe.jit_compile is None else recipe.jit_compile
     optimizer = optimizer or keras.optimizers.Adam(rate, **options)

@@ -442,7 +442,7 @@ LEARNING += [pytest.param(False, marks=pytest.mark.slow)]
 
 @pytest.mark.parametrize("packed", LEARNING, ids=["packed", "plain"])
 def test_training_learns(packed, tmp_path):
-    sizes = {"num_layers": 1, "model_dim": 32, "num_heads": 2, "ff_dim": 64, "dropout": 0.0, "smoothing": 0.0}
+    sizes = {"num_layers": 1, "model_dim": 32, "num_heads": 2, "ff_dim": 64, "dropout": 0.0, "label_smoothing": 0.0}
     batches = {"tokenizer": "word", "max_length": 16, "batch_tokens": 1024, "num_shapes": 1, "packed": packed}
     training = {"learning_rate": 0.01, "steps": 300, "steps_per_epoch": 300, "verbose": 0, "say": lambda line: None}
     task = {"max_length": 5, "symbols": "abcdefgh"}
