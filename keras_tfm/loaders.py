@@ -38,7 +38,7 @@ def load(folder: str | os.PathLike[str], **options: Any) -> Translator | runners
 
 
 def load_model(path: str | os.PathLike[str], **options: Any) -> keras.Model:
-    """`keras.saving.load_model`, which finds the classes of this package once `keras_tfm` is imported.
+    """`keras.saving.load_model`, with all classes of this package registered.
 
     Args:
         path: a .keras file that `model.save` wrote.
@@ -51,5 +51,7 @@ def load_model(path: str | os.PathLike[str], **options: Any) -> keras.Model:
     (None, 5, 8)
     """
     import keras
+
+    from keras_tfm import registration  # noqa: F401, so that Keras knows our classes
 
     return keras.saving.load_model(path, **options)

@@ -10,8 +10,8 @@ from keras_tfm.common.arguments import UserError, closest
 from keras_tfm.common.extras import BACKENDS
 from keras_tfm.data.tasks import TASKS
 from keras_tfm.export.runners import MIN_AGREEMENT
+from keras_tfm.options import GROUPS, RECIPES, Recipe, Words, description, differences, kind, resolve
 from keras_tfm.serving import Settings
-from keras_tfm.training.options import GROUPS, RECIPES, Recipe, Words, description, differences, kind, resolve
 
 
 def positive(text):

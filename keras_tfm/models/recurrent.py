@@ -8,7 +8,7 @@ from keras_tfm import ops  # noqa: F401, for the examples
 from keras_tfm.common.arguments import one_of
 from keras_tfm.models.encoder_decoder import EncoderDecoder
 from keras_tfm.models.recurrent_layers import DECODERS, RecurrentEncoder
-from keras_tfm.models.sizes import sizes
+from keras_tfm.sizes import sizes
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")

@@ -21,10 +21,10 @@ from keras_tfm.data.batches import BucketedBatches, PackedBatches
 from keras_tfm.models import loading
 from keras_tfm.models.builders import BUILDERS
 from keras_tfm.models.encoder_decoder import EncoderDecoder
-from keras_tfm.models.sizes import MODELS
+from keras_tfm.options import CHANGEABLE, TOKENIZER_OPTIONS, ModelOptions, Recipe, resolve
 from keras_tfm.runtimes import devices, machine
+from keras_tfm.sizes import MODELS
 from keras_tfm.training import callbacks, evaluation, losses, runs
-from keras_tfm.training.options import CHANGEABLE, TOKENIZER_OPTIONS, ModelOptions, Recipe, resolve
 from keras_tfm.translator import Translator
 
 # Options that a run chooses once, if they are None, and keeps when another machine resumes it.

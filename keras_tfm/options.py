@@ -10,7 +10,7 @@ import typing
 
 from keras_tfm.common import source
 from keras_tfm.common.arguments import check, closest, one_of
-from keras_tfm.models.sizes import MODELS, SIZES
+from keras_tfm.sizes import MODELS, SIZES
 from keras_tfm.text.subwords import KINDS
 
 PRE_TRANSFORMER_DEFAULTS = {
