@@ -9,7 +9,7 @@ WORKERS ?= 2
 
 # `make demo ARGS="--model conv --out runs/conv"` trains another model.
 demo: .venv/installed-demo
-	$(BIN)/keras-tfm train --task dates --out runs/dates --num_layers 2 --dropout 0 --smoothing 0 --schedule cosine \
+	$(BIN)/keras-tfm train --task dates --out runs/dates --num_layers 2 --dropout 0 --label_smoothing 0 --schedule cosine \
 		--learning_rate 0.003 --warmup_steps 200 --steps 1400 --steps_per_epoch 200 --batch_tokens 1024 --num_shapes 4 $(ARGS)
 
 # Material for MkDocs prints an announcement at each start unless told not to.

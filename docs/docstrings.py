@@ -5,7 +5,7 @@ import re
 
 import griffe
 
-from keras_tfm.training.options import GROUPS, Words, description
+from keras_tfm.options import GROUPS, Words, description
 
 SECTION = re.compile(r"(Args|Call arguments|Attributes|Returns|Signatures):")
 ITEM = re.compile(r"    (\*{0,2}\w+(?:, (?:\*{0,2}\w+|…))*): (.*)")
@@ -57,6 +57,6 @@ class Docstrings(griffe.Extension):
             text = markdown(one.docstring.value)
             for name in paths.keys() & {*re.findall(r"`([A-Z]\w+)`", text)} - {one.name}:
                 text = text.replace(f"`{name}`", link.format(paths[name], name))
-            if one.path == "keras_tfm.training.options.Recipe":
+            if one.path == "keras_tfm.options.Recipe":
                 text += "\n".join(options())
             one.docstring.value = text

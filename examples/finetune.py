@@ -17,7 +17,7 @@ from keras_tfm.data import tasks
 from keras_tfm.training import evaluation
 
 SAME = {"steps_per_epoch": 40, "learning_rate": 0.001, "batch_tokens": 2400, "num_shapes": 1}
-SAME |= {"max_length": 48, "smoothing": 0.0, "verbose": 2}
+SAME |= {"max_length": 48, "label_smoothing": 0.0, "verbose": 2}
 NEW = {"tokenizer": "char", "size": "tiny"}
 
 

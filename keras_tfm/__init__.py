@@ -6,9 +6,7 @@ True
 """
 
 from keras_tfm.common.lazy import attach as _attach
-from keras_tfm.registration import register_with_keras as _register_with_keras
 
 __version__ = "0.1.0"
 
 __getattr__, __dir__, __all__ = _attach(__name__, __file__)
-_register_with_keras()

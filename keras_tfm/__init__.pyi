@@ -14,9 +14,9 @@ from keras_tfm.models import decoder_lm as decoder_lm
 from keras_tfm.models import encoder_classifier as encoder_classifier
 from keras_tfm.models import transformer as transformer
 from keras_tfm.models.loading import load_model as load_model
+from keras_tfm.options import Recipe as Recipe
 from keras_tfm.runtimes.devices import distributed as distributed
 from keras_tfm.runtimes.devices import join_processes as join_processes
-from keras_tfm.training import Recipe as Recipe
 from keras_tfm.training import train as train
 from keras_tfm.translator import Translator as Translator
 

@@ -53,76 +53,58 @@ def attention_map(
             "`weights` must have the shape (heads, query, key), with no dimension of size zero, and a label per query "
             f"and key. Received: shape {weights.shape}, {len(query_labels)} query labels, {len(key_labels)} key labels"
         )
-    query_labels, key_labels = ([_printable(label) for label in labels] for labels in (query_labels, key_labels))
-    page = _Page(*weights.shape, query_labels, key_labels)
-    figure = _figure(page.width, page.height, None)
-    for head, head_weights in enumerate(weights):
-        axis = figure.add_axes(page.panel(head))
-        image = axis.imshow(head_weights, cmap="Blues", vmin=0, vmax=1)
-        axis.set_xticks(range(page.keys), key_labels, **page.slant)
-        axis.set_yticks(range(page.queries), query_labels)
-        axis.tick_params(length=0, labelsize=9)
-        axis.spines[:].set_visible(False)
+    labels = [[_printable(label) for label in labels] for labels in (query_labels, key_labels)]
+    columns, size = _layout(*weights.shape, *labels)
+    figure = _figure(*size, "compressed")
+    axes = figure.subplots(-(-len(weights) // columns), columns, squeeze=False)
+    for head, axis in enumerate(axes.flat):
+        if head >= len(weights):
+            axis.set_visible(False)
+            continue
+        image = _draw_head(axis, weights[head], *labels)
         if len(weights) > 1:
             axis.set_title(f"head {head + 1}", fontsize=10, pad=4)
-        if head % page.columns == 0:
+        if head % columns == 0:
             axis.set_ylabel(axes_names[0])
-        if head + page.columns >= len(weights):
+        if head + columns >= len(weights):
             axis.set_xlabel(axes_names[1])
-    bar = figure.colorbar(image, cax=figure.add_axes(page.bar()), label="attention", ticks=(0, 0.5, 1))
+    bar = figure.colorbar(image, ax=axes[0], label="attention", ticks=(0, 0.5, 1), fraction=0.05, pad=0.02)
     bar.outline.set(edgecolor="lightgray", linewidth=0.5)
     if title:
-        _add_title(figure, title, page.width)
+        lines = (textwrap.fill(line, max(40, int(11 * size[0]))) for line in map(_printable, title.split("\n")))
+        figure.text(0, 1, "\n".join(lines), fontsize=12, va="bottom")
     figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.15)
 
 
-def _add_title(figure, title, width):
-    lines = (textwrap.fill(line, max(40, int(11 * width))) for line in map(_printable, title.split("\n")))
-    figure.text(0, 1, "\n".join(lines), fontsize=12, va="bottom")
+def _draw_head(axis, weights, query_labels, key_labels):
+    slant = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if _slanted(key_labels) else {}
+    axis.set_xticks(range(len(key_labels)), key_labels, **slant)
+    axis.set_yticks(range(len(query_labels)), query_labels)
+    axis.tick_params(length=0, labelsize=9)
+    axis.spines[:].set_visible(False)
+    return axis.imshow(weights, cmap="Blues", vmin=0, vmax=1)
 
 
-class _Page:
-    """Where each head of an attention map is drawn: squares of one size, in rows and columns that suit a screen."""
+def _slanted(key_labels):
+    return max(map(len, key_labels)) > 3
 
-    WIDE, SQUARE = 16, (0.17, 0.45)  # inches: of all columns, where squares can be so small; least and most of a square
-    BAR, GAP = 0.15, 0.35  # inches: width of the colour bar, and free space
 
-    def __init__(self, heads, queries, keys, query_labels, key_labels):
-        self.queries, self.keys = queries, keys
-        slanted = max(map(len, key_labels)) > 3
-        self.slant = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if slanted else {}
-        left, below = (0.09 * max(map(_columns, labels)) for labels in (query_labels, key_labels))
-        self.left, self.below = left + self.GAP, (0.7 * below if slanted else 0.1) + 1.4 * self.GAP
-        self.columns = min(range(1, heads + 1), key=lambda columns: self.distance_from_a_screen(heads, columns))
-        self.rows = -(-heads // self.columns)
-        self.square = self.size_of_squares(self.columns)
-        self.step = self.keys * self.square + self.left, self.queries * self.square + self.below
-        self.width = self.columns * self.step[0] - self.left + self.GAP + self.BAR
-        self.height = self.rows * self.step[1] - self.below + (self.GAP if heads > 1 else 0.1)  # titles of heads
+WIDE, SMALLEST, LARGEST = 16, 0.17, 0.45  # inches: all columns, where squares can be so small; side of a square
 
-    def size_of_squares(self, columns):
-        least, most = self.SQUARE
-        readable = max(0.28, 2 / max(self.queries, self.keys))  # a map of few tokens has larger squares
-        return max(least, min(most, readable, (self.WIDE / columns - self.left) / self.keys))
 
-    def distance_from_a_screen(self, heads, columns):
-        """How far the ratio of width and height is from that of a screen; rows that are not full count as well."""
-        square, rows = self.size_of_squares(columns), -(-heads // columns)
-        ratio = columns * (self.keys * square + self.left) / (rows * (self.queries * square + self.below))
-        return abs(math.log(ratio * 9 / 16)) + 0.5 * (columns * rows - heads) / heads
-
-    def panel(self, head):
-        """Left, bottom, width and height of the map of a head, as shares of the figure."""
-        row, column = divmod(head, self.columns)
-        width, height = self.keys * self.square, self.queries * self.square
-        bottom = (self.rows - 1 - row) * self.step[1]
-        return column * self.step[0] / self.width, bottom / self.height, width / self.width, height / self.height
-
-    def bar(self):
-        """The same of the colour bar: beside the first row of maps, and at most as high."""
-        _, bottom, _, height = self.panel(0)
-        least = min(height, 2.5 / self.height)
-        return 1 - self.BAR / self.width, bottom + height - least, self.BAR / self.width, least
+def _layout(heads, queries, keys, query_labels, key_labels):
+    """In how many columns the heads are drawn, and the size of the figure in inches: about that of a screen."""
+    left, below = (0.09 * max(map(_width, labels)) for labels in (query_labels, key_labels))
+    left, below = left + 0.35, (0.7 * below if _slanted(key_labels) else 0.1) + 0.5
+    readable = max(0.28, 2 / max(queries, keys))  # a map of few tokens has larger squares
+    layouts = []
+    for columns in range(1, heads + 1):
+        rows = -(-heads // columns)
+        square = max(SMALLEST, min(LARGEST, readable, (WIDE / columns - left) / keys))
+        width, height = columns * (keys * square + left), rows * (queries * square + below)
+        distance = abs(math.log(width / height * 9 / 16)) + 0.5 * (columns * rows - heads) / heads
+        layouts.append((distance, columns, (width + 0.8, height)))  # 0.8 for the colour bar
+    return min(layouts)[1:]
 
 
 def translation_map(
@@ -195,7 +177,7 @@ def _figure(width, height, layout="constrained"):
     return extras.load("matplotlib.figure").Figure(figsize=(width, height), layout=layout)
 
 
-def _columns(text):
+def _width(text):
     """Width of a text, in characters of Latin letters."""
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 

@@ -8,6 +8,7 @@ import glob
 import hashlib
 import itertools
 import logging
+import operator
 import os
 import re
 import sys
@@ -118,8 +119,6 @@ def train(out, recipe, source, target, valid_source, valid_target, task, num_exa
     """Trains a translator, see `keras-tfm train --help`, and returns it."""
     if (task is None) == (source is None):
         raise UserError(f"`task` or `source` must be given. Received: {'both' if task else 'neither'}")
-    if out.exists() and not out.is_dir():
-        raise UserError(f"`out` must be a folder. Received: {out}, a file")
     if out.is_dir() and processes.expected() == 1:
         with files.locked(out):
             pass  # if another process trains in it, the error comes now rather than after importing Keras
@@ -148,28 +147,27 @@ def train(out, recipe, source, target, valid_source, valid_target, task, num_exa
     if task and devices.is_main_process():
         test = TASKS[task](1000, "test")
         right = show(translator, test, recipe.verbose)
-        print(f"{right / len(test):.1%} of {len(test):,} unseen texts exactly right")
+        print(f"{right / len(test):.1%} of {len(test):,} unseen texts exactly right (greedy)")
     elif recipe.verbose and devices.is_main_process():
-        whole = (pair for pair in valid or pairs if all(map(str.strip, pair)))  # others were left out
-        show(translator, list(itertools.islice(whole, SAMPLE)), 0)
+        not_blank = (pair for pair in valid or pairs if all(map(str.strip, pair)))
+        show(translator, list(itertools.islice(not_blank, SAMPLE)), 0)
     return translator
 
 
 def show(translator, pairs, verbose):
-    """Prints up to twenty translations with their references, and returns how many of all are exactly right."""
-    from keras_tfm.translator import Translator
-
-    greedy = Translator(translator.models, *translator.tokenizers, num_beams=1, batch_size=128)
+    """Prints up to twenty greedy translations with their references; returns how many of all are exactly right."""
+    sources, references = zip(*pairs, strict=True)
+    greedy = translator.with_settings(num_beams=1, batch_size=128)
     greedy.jit_compile = len(pairs) > FEW
     # an untrained model would write until it may not write more
-    greedy.longest_target = 1 + max(map(len, greedy.target_tokenizer.encode(target for _, target in pairs)))
-    answers = greedy([source for source, _ in pairs], verbose)
-    right = [answer == target for answer, (_, target) in zip(answers, pairs, strict=True)]
-    for (source, target), answer in zip(pairs[:20], answers, strict=False):
-        print(f"  {source} → {answer}" + ("" if answer == target else f"   (reference: {target})"))
-    if not any(answer.strip() for answer in answers):
+    greedy.longest_target = 1 + max(map(len, greedy.target_tokenizer.encode(references)))
+    answers = greedy(sources, verbose)
+    print("greedy translations (`keras-tfm translate` uses a beam):")
+    for (source, reference), answer in zip(pairs[:20], answers, strict=False):
+        print(f"  {source} → {answer}" + ("" if answer == reference else f"   (reference: {reference})"))
+    if not any(map(str.strip, answers)):
         note(f"all {len(answers):,} translations are blank: {BLANK}")
-    return sum(right)
+    return sum(map(operator.eq, answers, references))
 
 
 def note(message):
@@ -199,10 +197,9 @@ def load_translator(model, **options):
 
 def check_new(out, overwrite):
     """Raises an error if a file must not be written, or holds something that would be lost."""
-    if out.is_dir():
-        raise UserError(f"`out` must be a file. Received: {out}, a folder")
     if out.exists() and not out.is_file():
-        raise UserError(f"`out` must be a file. Received: {out}, which is not a regular one")
+        what = "a folder" if out.is_dir() else "which is not a regular one"
+        raise UserError(f"`out` must be a file. Received: {out}, {what}")
     if not out.parent.is_dir():
         raise UserError(f"`out` must be in a folder that exists. Received: {out}")
     if not overwrite and out.exists() and out.stat().st_size:
@@ -363,13 +360,8 @@ def serve(model, **options):
 
 def info(model):
     """Prints what a folder contains, see `keras-tfm info --help`."""
-    from keras_tfm.artifacts import describe
-
-    for name, value in describe(SHIPPED if model is None else model):
+    for name, value in artifacts.describe(model or SHIPPED):
         print(f"{name:14} {value}")
-
-
-# ── lines ──
 
 
 def _lines(paths):

@@ -6,12 +6,13 @@ import pathlib
 
 import keras_tfm
 from keras_tfm.artifacts import FORMATS
+from keras_tfm.common import source
 from keras_tfm.common.arguments import UserError, closest
 from keras_tfm.common.extras import BACKENDS
 from keras_tfm.data.tasks import TASKS
 from keras_tfm.export.runners import MIN_AGREEMENT
+from keras_tfm.options import GROUPS, RECIPES, Recipe, Words, description, differences, kind, resolve
 from keras_tfm.serving import Settings
-from keras_tfm.training.options import GROUPS, RECIPES, Recipe, Words, description, differences, kind, resolve
 
 
 def positive(text):
@@ -34,8 +35,13 @@ OPTIONS = {field.name: field for field in dataclasses.fields(Recipe)}
 SERVING = {field.name: field for field in dataclasses.fields(Settings)}
 PATH = {"type": pathlib.Path}
 BACKEND = {"choices": BACKENDS, "help": "Keras backend (default: that of KERAS_BACKEND)"}
-MODEL = "folder of a run (`keras-tfm train`, finished or not) or of a saved translator"
+RUN = "folder of a run (`keras-tfm train`, finished or not) or of a saved translator"
+MODEL = {**PATH, "help": RUN}
+MODEL_OR_EXPORT = {**PATH, "help": f"{RUN}, or of an export"}
 SHIPPED = "; by default, the date translator that comes with the package"
+OPTIONAL_MODEL = {**PATH, "nargs": "?", "help": f"{RUN}, or of an export{SHIPPED}"}
+PRECISIONS = tuple(dict.fromkeys(precision for format in FORMATS.values() for precision in format.precisions))
+BY_FORMAT = "; ".join(f"{name}: {', '.join(format.precisions)}" for name, format in FORMATS.items())
 # Command → what it does, and its arguments.
 COMMANDS = {
     "train": "train a translator on pairs of texts or on a built-in task; the same command resumes an interrupted run",
@@ -64,39 +70,34 @@ ARGUMENTS = {
         "--num_examples": {"type": positive, "default": 100_000, "help": "number of pairs (default: %(default)s)"},
     },
     "translate": {
-        "model": {**PATH, "nargs": "?", "help": f"{MODEL}, or of an export{SHIPPED}"},
+        "model": OPTIONAL_MODEL,
         "files": {**PATH, "nargs": "*", "help": "text files, plain or .gz; none: standard input"},
         "--text": {"action": "append", "help": "a text to translate; can be given several times"},
         "--out": {**PATH, "help": "new file for the translations, instead of standard output"},
         "--overwrite": {"action": "store_true", "help": "replace the file if it exists, once all is translated"},
     },
     "evaluate": {
-        "model": {**PATH, "help": f"{MODEL}, or of an export"},
+        "model": MODEL_OR_EXPORT,
         "--source": {**PATH, "required": True, "help": "text file, plain or .gz"},
         "--reference": {**PATH, "required": True, "help": "text file with the reference translations"},
         "--tokenize": {"default": "13a", "help": "sacreBLEU's tokenizer, or none (default: %(default)s)"},
     },
     "plot": {
-        "model": {**PATH, "help": MODEL},
+        "model": MODEL,
         "text": {"help": "a sentence"},
         "--layer": {"type": int, "default": -1, "help": "decoder block, counted from 0; -1 is the last (default)"},
         "--mean": {"action": "store_true", "help": "plot the mean of the heads instead of each head"},
         "--out": {**PATH, "default": "attention.png", "help": "image to write (default: %(default)s)"},
     },
     "export": {
-        "model": {**PATH, "help": MODEL},
+        "model": MODEL,
         "--format": {"choices": tuple(FORMATS), "required": True},
         "--out": {**PATH, "required": True, "help": "folder to write; an earlier export there is replaced"},
         "--precision": {
-            "choices": tuple(dict.fromkeys(name for format in FORMATS.values() for name in format.precisions)),
-            "help": "precision of the weights (default: int8 for web, float32 for all others); LiteRT and web have "
-            "float16, which makes files smaller, not faster, and int8; CTranslate2 has all",
+            "choices": PRECISIONS,
+            "help": f"of the weights, default first. {BY_FORMAT}",
         },
-        "--texts": {
-            **PATH,
-            "help": "sentences to compare on, one per line (default: some that the run was trained or validated on); a "
-            "page shows the first twelve",
-        },
+        "--texts": {**PATH, "help": "sentences to compare on, one per line (default: texts of the run)"},
         "--min_agreement": {
             "type": share,
             "help": "least similarity of its translations to the model's, from 0, which accepts any export, to 1 "
@@ -106,39 +107,36 @@ ARGUMENTS = {
         "--runtime": {**PATH, "help": "folder with LiteRT.js, for a page (default: node_modules)"},
     },
     "import": {
-        "folder": {
-            **PATH,
-            "help": "folder with config.json, model.safetensors, vocab.json, source.spm and target.spm, or with the "
-            ".npz, .yml and .spm files of Marian's own format",
-        },
+        "folder": {**PATH, "help": "its files: model.safetensors, *.json, *.spm; or Marian's own .npz, .yml, .spm"},
         "--out": {**PATH, "required": True, "help": "folder to write, for `keras-tfm translate`, `export` and others"},
     },
-    "serve": {"model": {**PATH, "nargs": "?", "help": f"{MODEL}, or of an export{SHIPPED}"}},
+    "serve": {"model": OPTIONAL_MODEL},
     "finish": {
         "model": {**PATH, "help": "folder of the run"},
         "--average": {"type": positive, "help": "number of checkpoints to average (default: the run's setting)"},
     },
-    "info": {"model": {**PATH, "nargs": "?", "help": f"{MODEL}, or of an export{SHIPPED}"}},
+    "info": {"model": OPTIONAL_MODEL},
 }
 AS_SAVED = "fixed in an export; without a flag, as a saved translator says, or by default"
 DECODES = ("translate", "evaluate", "export", "serve")  # commands with the next flags, arguments of `Translator`
+# Name → type and help; the library has the defaults.
 DECODING = {
-    "--num_beams": {"type": positive, "help": "number of hypotheses kept; 1 is greedy search (default: 4)"},
-    "--length_penalty": {"type": float, "help": "divide scores by the length to this power (default: 0.6)"},
-    "--early_stopping": {
-        "action": argparse.BooleanOptionalAction,
-        "help": "stop when no hypothesis would be the best if it ended now (default); without, when none can become it",
-    },
-    "--batch_size": {"type": positive, "help": "number of texts translated together (default: 64)"},
-    "--max_length": {"type": positive, "help": "maximum tokens per text (default: 512; for exports at most 128)"},
-    "--no_repeat_ngram_size": {"type": int, "help": "never repeat a sequence of this many tokens (default: 0, off)"},
+    "num_beams": (positive, "number of hypotheses kept; 1 is greedy search"),
+    "length_penalty": (float, "divide scores by the length to this power"),
+    "early_stopping": (
+        bool,
+        "stop when no hypothesis would be the best if it ended now; else, when none can become it",
+    ),
+    "batch_size": (positive, "number of texts translated together"),
+    "max_length": (positive, "maximum tokens per text; for exports at most 128 by default"),
+    "no_repeat_ngram_size": (int, "never repeat a sequence of this many tokens, unless it is 0"),
 }
 SAMPLING = {  # of `translate`, instead of a beam search
-    "--temperature": {"type": float, "help": "draw tokens by their probability; above 1 for more variety (default: 1)"},
-    "--top_k": {"type": positive, "help": "draw from this many most probable tokens only"},
-    "--top_p": {"type": share, "help": "draw from the fewest tokens that together have this probability"},
-    "--min_p": {"type": share, "help": "draw from tokens with this fraction of the highest probability"},
-    "--seed": {"type": int, "help": "draw the same tokens each time (default: others)"},
+    "temperature": (float, "draw tokens by their probability; above 1 for more variety"),
+    "top_k": (positive, "draw from this many most probable tokens only"),
+    "top_p": (share, "draw from the fewest tokens that together have this probability"),
+    "min_p": (share, "draw from tokens with this fraction of the highest probability"),
+    "seed": (int, "draw the same tokens each time"),
 }
 
 
@@ -172,10 +170,10 @@ def names(command):
     >>> names("translate")["folder"], names("export")["folder"]
     ('`model`', '--out')
     """
-    flags = [*ARGUMENTS[command], *(DECODING if command in DECODES else ())]
-    flags += SAMPLING if command == "translate" else ()
-    flags += [f"--{name}" for name in {"train": OPTIONS, "serve": SERVING}.get(command, ())]
-    flags = {flag.removeprefix("--"): flag for flag in flags if flag.startswith("--")}
+    flags = [flag for flag in ARGUMENTS[command] if flag.startswith("--")]
+    derived = {"train": OPTIONS, "serve": SERVING, "translate": SAMPLING}.get(command, {})
+    flags += [f"--{name}" for name in (*derived, *(DECODING if command in DECODES else ()))]
+    flags = {flag.removeprefix("--"): flag for flag in flags}
     others = {"valid": "valid_source", "compare_on": "texts"}
     others |= {"folder": "out"} if command in ("train", "export", "import") else {}
     return {"folder": "`model`"} | flags | {name: flags[flag] for name, flag in others.items() if flag in flags}
@@ -202,31 +200,36 @@ def _parser():
             command.add_argument(flag, **options)
         if name not in ("export", "info"):  # exports need TensorFlow, and information needs no backend
             command.add_argument("--backend", **BACKEND)
-        if name == "train":
-            for group, options in GROUPS.items():
-                group = command.add_argument_group(group)
-                for field in dataclasses.fields(options):
-                    also = ["--from"] if field.name == "start_from" else []
-                    group.add_argument(f"--{field.name}", *also, **_derived(field))
+        for group, fields in GROUPS.items() if name == "train" else ():
+            _add_fields(command.add_argument_group(group), dataclasses.fields(fields))
         if name == "serve":
-            for flag, field in SERVING.items():
-                command.add_argument(f"--{flag}", **_derived(field))
+            _add_fields(command, dataclasses.fields(Settings))
         if name in DECODES:
-            group = command.add_argument_group(f"decoding ({AS_SAVED})", argument_default=argparse.SUPPRESS)
-            for flag, options in DECODING.items():
-                if (name, flag) != ("serve", "--batch_size"):  # which is `--max_batch` there
-                    group.add_argument(flag, **options)
+            without = {"batch_size"} if name == "serve" else {}  # which is `--max_batch` there
+            _add_options(command.add_argument_group(f"decoding ({AS_SAVED})"), DECODING, without)
         if name == "translate":
-            group = command.add_argument_group("sampling", argument_default=argparse.SUPPRESS)
-            for flag, options in SAMPLING.items():
-                group.add_argument(flag, **options)
+            _add_options(command.add_argument_group("sampling"), SAMPLING)
     return parser
 
 
-def _derived(field):
-    """The flag of a field. Unless it is given, there is no argument, and the recipe's value is used."""
-    flag = {"default": argparse.SUPPRESS, "help": description(field)}
-    if kind(field) is bool:
-        return {**flag, "action": argparse.BooleanOptionalAction}
-    allowed = field.metadata["allowed"]
-    return {**flag, "type": kind(field), **({"choices": [*allowed]} if isinstance(allowed, Words) else {})}
+def _add_fields(group, fields):
+    """Adds the flags of a dataclass. Unless a flag is given, there is no argument, and the default holds."""
+    for field in fields:
+        flag = {"type": kind(field)}
+        if kind(field) is bool:
+            flag = {"action": argparse.BooleanOptionalAction}
+        elif isinstance(field.metadata["allowed"], Words):
+            flag["choices"] = [*field.metadata["allowed"]]
+        names = [f"--{field.name}", *(["--from"] if field.name == "start_from" else [])]
+        group.add_argument(*names, default=argparse.SUPPRESS, help=description(field), **flag)
+
+
+def _add_options(group, options, without=()):
+    """Adds flags for arguments of `Translator` and of its samplers."""
+    defaults = source.parameters("translator.Translator")
+    defaults = defaults | source.parameters("decoding.samplers.Sample") | source.parameters("decoding.samplers.Beam")
+    for name in (name for name in options if name not in without):
+        type, text = options[name]
+        flag = {"action": argparse.BooleanOptionalAction} if type is bool else {"type": type}
+        text += "" if defaults[name] is None else f" (default: {defaults[name]})"
+        group.add_argument(f"--{name}", default=argparse.SUPPRESS, help=text, **flag)

@@ -103,12 +103,17 @@ def writing(path):
 
 @contextlib.contextmanager
 def locked(folder):
-    """Holds a folder for this process; another process gets an error. The lock of a process that dies is released."""
+    """Holds a folder for this process; another process gets an error. The lock of a process that dies is released.
+
+    If the folder is new and stays empty, it is removed in the end.
+    """
     import fcntl  # not on Windows
 
     folder = pathlib.Path(folder)
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    file = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    lock = folder / ".lock"
+    file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -118,6 +123,11 @@ def locked(folder):
         yield
     finally:
         os.close(file)
+        with contextlib.suppress(OSError):  # those of `rmdir` for a folder that is not empty
+            if new and [*folder.iterdir()] == [lock]:
+                lock.unlink()
+                for path in new:
+                    path.rmdir()
 
 
 class NewFolder(contextlib.ExitStack):

@@ -20,11 +20,11 @@ def words(path):
     ['sinusoidal', 'learned', 'index']
     """
     module, _, table = path.rpartition(".")
-    found = getattr(sys.modules.get(f"{PACKAGE}.{module}"), table, None)
-    if found is None:
+    content = getattr(sys.modules.get(f"{PACKAGE}.{module}"), table, None)
+    if content is None:
         node = _statements(module)[table]
-        found = [item.value for item in (node.keys if isinstance(node, ast.Dict) else node.elts)]
-    return [word for word in found if word is not None]
+        content = [item.value for item in (node.keys if isinstance(node, ast.Dict) else node.elts)]
+    return [word for word in content if word is not None]
 
 
 @functools.cache
@@ -38,12 +38,17 @@ def parameters(path):
     node = _statements(module)[name]
     for item in node.body:
         if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-            plain, defaults = [argument.arg for argument in item.args.args], item.args.defaults
-            given = dict(zip(plain[len(plain) - len(defaults) :], defaults, strict=True))
-            given |= dict(zip([argument.arg for argument in item.args.kwonlyargs], item.args.kw_defaults, strict=True))
-            required = dict.fromkeys(name for name in plain[1:] if name not in given)
-            return required | {name: default and ast.literal_eval(default) for name, default in given.items()}
-    return parameters(f"{module}.{node.bases[-1].id}")  # the constructor of a base class of the same module
+            plain, named = item.args.args, item.args.kwonlyargs
+            required = [None] * (len(plain) - len(item.args.defaults))
+            values = zip([*plain, *named], [*required, *item.args.defaults, *item.args.kw_defaults], strict=True)
+            return {argument.arg: _literal(value) for argument, value in values if argument.arg != "self"}
+    base = parameters(f"{module}.{node.bases[-1].id}") if node.bases else {}
+    fields = [item for item in node.body if isinstance(item, ast.AnnAssign)]  # of a dataclass
+    return base | {field.target.id: _literal(field.value) for field in fields}
+
+
+def _literal(node):
+    return ast.literal_eval(node) if isinstance(node, (ast.Constant, ast.UnaryOp)) else None
 
 
 @functools.cache
@@ -52,8 +57,5 @@ def _statements(module):
     file = importlib.resources.files(PACKAGE).joinpath(*module.split(".")[:-1], f"{module.rpartition('.')[2]}.py")
     nodes = ast.parse(file.read_text(encoding="utf-8")).body
     names = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
-    return names | {node.targets[0].id: node.value for node in nodes if _is_assignment(node)}
-
-
-def _is_assignment(node):
-    return isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    assignments = [node for node in nodes if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)]
+    return names | {node.targets[0].id: node.value for node in assignments}

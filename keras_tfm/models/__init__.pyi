@@ -11,10 +11,10 @@ from keras_tfm.models.recurrent import gnmt as gnmt
 from keras_tfm.models.recurrent import rnn as rnn
 from keras_tfm.models.recurrent import rnn_attention as rnn_attention
 from keras_tfm.models.sequence import SequenceModel as SequenceModel
-from keras_tfm.models.sizes import SIZES as SIZES
 from keras_tfm.models.transformers import DecoderLM as DecoderLM
 from keras_tfm.models.transformers import EncoderClassifier as EncoderClassifier
 from keras_tfm.models.transformers import Transformer as Transformer
 from keras_tfm.models.transformers import decoder_lm as decoder_lm
 from keras_tfm.models.transformers import encoder_classifier as encoder_classifier
 from keras_tfm.models.transformers import transformer as transformer
+from keras_tfm.sizes import SIZES as SIZES

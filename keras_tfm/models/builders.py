@@ -1,4 +1,4 @@
-"""The names of `keras_tfm.models.sizes.MODELS`, and the functions that build them."""
+"""The names of `keras_tfm.sizes.MODELS`, and the functions that build them."""
 
 from keras_tfm.models.byte_net import bytenet
 from keras_tfm.models.conv_s2s import conv

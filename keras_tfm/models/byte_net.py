@@ -12,7 +12,7 @@ from keras_tfm.layers.blocks import NORMS
 from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.masks import MaskedLayer
 from keras_tfm.models.convolutional import FARTHEST, Convolution, Convolutional, Decoder, Encoder, zero_padding
-from keras_tfm.models.sizes import sizes
+from keras_tfm.sizes import sizes
 
 
 class ResidualConvolution(keras.layers.Layer):

@@ -14,7 +14,7 @@ from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.masks import MaskedLayer
 from keras_tfm.layers.positions import ENCODINGS
 from keras_tfm.models.convolutional import HALF, Convolution, Convolutional, Decoder, Encoder, zero_padding
-from keras_tfm.models.sizes import sizes
+from keras_tfm.sizes import sizes
 
 
 class ConvStack(MaskedLayer):

@@ -9,7 +9,7 @@ from keras_tfm.common.arguments import one_of
 from keras_tfm.layers.base import options_of
 from keras_tfm.models.encoder_decoder import EncoderDecoder
 from keras_tfm.models.recurrent_layers import DECODERS, RecurrentEncoder
-from keras_tfm.models.sizes import sizes
+from keras_tfm.sizes import sizes
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")

@@ -21,7 +21,7 @@ from keras_tfm.models.encoder_decoder import (
     own_embedding,
 )
 from keras_tfm.models.sequence import SequenceModel
-from keras_tfm.models.sizes import sizes
+from keras_tfm.sizes import sizes
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")

@@ -1,3 +1,6 @@
+from keras_tfm.options import RECIPES as RECIPES
+from keras_tfm.options import Recipe as Recipe
+from keras_tfm.options import resolve as resolve
 from keras_tfm.training.callbacks import TensorBoardScalars as TensorBoardScalars
 from keras_tfm.training.callbacks import TokensPerSecond as TokensPerSecond
 from keras_tfm.training.evaluation import TranslationScores as TranslationScores
@@ -9,9 +12,6 @@ from keras_tfm.training.losses import InverseSquareRoot as InverseSquareRoot
 from keras_tfm.training.losses import Perplexity as Perplexity
 from keras_tfm.training.losses import SmoothedCrossentropy as SmoothedCrossentropy
 from keras_tfm.training.losses import TokenAccuracy as TokenAccuracy
-from keras_tfm.training.options import RECIPES as RECIPES
-from keras_tfm.training.options import Recipe as Recipe
-from keras_tfm.training.options import resolve as resolve
 from keras_tfm.training.runs import Interrupted as Interrupted
 from keras_tfm.training.runs import TrainingRun as TrainingRun
 from keras_tfm.training.trainer import train as train

@@ -32,18 +32,7 @@ class Interrupted(KeyboardInterrupt):
         self.signal = number
 
 
-class _Hooks(keras.callbacks.Callback):
-    """Calls the methods of a run that are named like those of a callback, with an underscore."""
-
-    async_safe = True  # see `TrainingRun._on_train_batch_end`
-
-    def __init__(self, run):
-        super().__init__()
-        for name in ("train_begin", "epoch_begin", "train_batch_begin", "train_batch_end", "epoch_end"):
-            setattr(self, f"on_{name}", getattr(run, f"_on_{name}"))
-
-
-class TrainingRun:
+class TrainingRun(keras.callbacks.Callback):
     """A folder in which training resumes after an interruption as if nothing had happened.
 
     Args:
@@ -56,6 +45,8 @@ class TrainingRun:
     training after the current step, with the state saved. A second one ends it at once.
     """
 
+    async_safe = True  # see `on_train_batch_end`
+
     def __init__(
         self,
         folder: str | os.PathLike[str],
@@ -63,7 +54,8 @@ class TrainingRun:
         stopping: keras.callbacks.EarlyStopping | None = None,
         minutes: float = 3.0,
     ):
-        self.files, self._hooks = artifacts.Run(folder), _Hooks(self)
+        super().__init__()
+        self.files = artifacts.Run(folder)
         self.folder, self.keep, self.stopping = self.files.folder, positive("keep", keep), stopping
         check("minutes", minutes, minutes > 0, "positive")
         self.seconds, self.step, self.saved_step, self.steps_per_epoch = 60 * minutes, 0, 0, None
@@ -88,7 +80,7 @@ class TrainingRun:
             callbacks, **options: as for `model.fit`. Metrics that callbacks add to the logs are saved too.
         """
         self.steps_per_epoch = positive("steps_per_epoch", steps_per_epoch or len(batches))
-        callbacks = [*callbacks, *([self.stopping] if self.stopping else []), self._hooks]
+        callbacks = [*callbacks, *([self.stopping] if self.stopping else []), self]
         with self._catching_signals(), concurrent.futures.ThreadPoolExecutor(1) as self.background:
             self.restore(model)
             while self.step < epochs * self.steps_per_epoch:
@@ -111,11 +103,6 @@ class TrainingRun:
             if devices.is_main_process():
                 self._write_metrics()
 
-    @property
-    def model(self) -> keras.Model:
-        """The model that is trained; on JAX, Keras brings its variables up to date."""
-        return self._hooks.model
-
     def restore(self, model: keras.Model) -> int:
         """Loads the saved state into the model and its optimizer. Returns the step at which training resumes."""
         path = self.files.state
@@ -136,17 +123,17 @@ class TrainingRun:
         self.step = self.saved_step = state["step"]
         return self.step
 
-    def _on_train_begin(self, logs=None):
+    def on_train_begin(self, logs=None):
         self.saved_at, stop = time.monotonic(), self.stopping
         if stop and self.waited:  # Keras has just reset them
             stop.best, stop.best_epoch, stop.wait, stop.stopped_epoch = self.waited
 
-    def _on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch, logs=None):
         self.first_step = self.step
         if self.metrics.keys() == by_path("metrics", self.model.metrics_variables).keys():
             self._restore_metrics()
 
-    def _on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch, logs=None):
         if self.random_state is not None:  # now, since PyTorch's data loader has just used the generator
             machine.random_state(self.random_state)
             self.random_state = None
@@ -156,15 +143,15 @@ class TrainingRun:
             self._save(self._arrays())
             self._raise_interrupted()
 
-    def _on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch, logs=None):
         """On JAX, Keras calls this in another thread, so that the next steps need not wait for the loss of this one."""
         if self.metrics:  # TensorFlow has made them in this step
             self._restore_metrics()
         if not math.isfinite(loss := (logs or {}).get("loss", 0.0)):
             self.diverged.append((self.first_step + batch + 1, f"the loss became {loss}"))
 
-    def _on_epoch_end(self, epoch, logs=None):
-        self.step = min(self.step + self.model.steps_per_execution, self.first_step + self._hooks.params["steps"])
+    def on_epoch_end(self, epoch, logs=None):
+        self.step = min(self.step + self.model.steps_per_execution, self.first_step + self.params["steps"])
         self._raise_diverged()
         self.stopped, arrays = self.model.stop_training, self._arrays()
         if self.step % self.steps_per_epoch:  # some callback has stopped training within the epoch
@@ -272,7 +259,6 @@ class TrainingRun:
         self._raise_interrupted()  # for a signal after the last step
 
     def _catch(self, number, frame):
-        """The signal handler."""
         if self.signal is not None:
             raise KeyboardInterrupt
         self.signal = number

@@ -1,6 +1,5 @@
 """From pairs of texts to a trained translator, in the folder of a run."""
 
-import contextlib
 import dataclasses
 import itertools
 import math
@@ -8,7 +7,7 @@ import os
 import pathlib
 import types
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 
@@ -21,10 +20,10 @@ from keras_tfm.data.batches import BucketedBatches, PackedBatches
 from keras_tfm.models import loading
 from keras_tfm.models.builders import BUILDERS
 from keras_tfm.models.encoder_decoder import EncoderDecoder
-from keras_tfm.models.sizes import MODELS
+from keras_tfm.options import CHANGEABLE, TOKENIZER_OPTIONS, ModelOptions, Recipe, resolve
 from keras_tfm.runtimes import devices, machine
+from keras_tfm.sizes import MODELS
 from keras_tfm.training import callbacks, evaluation, losses, runs
-from keras_tfm.training.options import CHANGEABLE, TOKENIZER_OPTIONS, ModelOptions, Recipe, resolve
 from keras_tfm.translator import Translator
 
 # Options that a run chooses once, if they are None, and keeps when another machine resumes it.
@@ -65,21 +64,16 @@ def train(
     """Trains a translator in a folder, or resumes the run that was interrupted there.
 
     Args:
-        pairs: (source, target) strings to train on: a list, `keras_tfm.data.ParallelFiles`, or anything else that can
-            be iterated over several times.
+        pairs: (source, target) strings: a list, `ParallelFiles`, or anything else that can be iterated over repeatedly.
         folder: the folder of the run, which is created if it does not exist.
         recipe: a key of `keras_tfm.training.RECIPES`, or a `keras_tfm.Recipe`.
         valid: pairs to validate on after each epoch, or None.
         say: function that receives each progress message.
-        model: a word of `keras_tfm.models.BUILDERS`, or a model of `keras_tfm.models` to train; the latter with the
-            `tokenizer` whose ids it reads, and on one device.
+        model: a word of `keras_tfm.models.BUILDERS`, or a model, with the `tokenizer` whose ids it reads.
         tokenizer: a word of `keras_tfm.text.KINDS`, or a `keras_tfm.text.Tokenizer`, or one for each side.
         optimizer: a Keras optimizer, instead of Adam with the schedule of the recipe.
         callbacks: Keras callbacks.
         **changes: options of `Recipe` that replace those of the recipe.
-
-    Returns:
-        `keras_tfm.Translator` of the trained model.
 
     Ctrl-C and SIGTERM save the run and raise `keras_tfm.training.Interrupted`. The same call, with the same objects,
     resumes it; other texts, or options that would make it another run, are refused.
@@ -88,49 +82,64 @@ def train(
     >>> from keras_tfm.data import tasks
     >>> sizes = {"num_layers": 1, "model_dim": 16, "num_heads": 2, "ff_dim": 32, "max_length": 32}
     >>> quick = {"tokenizer": "char", "steps": 4, "batch_tokens": 512, "num_shapes": 1, "verbose": 0}
-    >>> lines = []
-    >>> translator = train(tasks.reverse(200), tempfile.mkdtemp(), say=lines.append, **sizes, **quick)
-    >>> print(type(translator).__name__, lines[-1][:5])
-    Translator wrote
+    >>> translator = train(tasks.reverse(200), tempfile.mkdtemp(), say=lambda line: None, **sizes, **quick)
     """
     objects = {"model": model, "tokenizer": tokenizer, "optimizer": optimizer}
     objects = {name: value for name, value in objects.items() if value is not None}
     changes |= {name: objects.pop(name) for name in ("model", "tokenizer") if isinstance(objects.get(name), str)}
-    paths, recipe = artifacts.Run(folder), check_objects(objects, changes, resolve(recipe, **changes))
-    check_arguments(pairs, paths.folder, valid, recipe)
+    recipe = check_objects(objects, changes, resolve(recipe, **changes))
+    check_arguments(pairs, pathlib.Path(folder), valid, recipe)
     devices.join_processes()
     if not devices.is_main_process():
-        say, recipe = (lambda message: None), dataclasses.replace(recipe, verbose=0)
-    with files.locked(paths.folder) if devices.is_main_process() else contextlib.nullcontext():
-        with devices.main_process_first():
-            prepared = _prepare(paths, pairs, valid, recipe, objects)
-        with devices.distributed(prepared.recipe.devices, prepared.recipe.model_parallel):
-            run = _fit(paths, prepared, recipe, valid, say, callbacks)
-        with devices.main_process_first():
-            if devices.is_main_process():
-                # again, in case they were deleted or replaced in the meantime
-                artifacts.write_tokenizers(paths.folder, prepared.tokenizers)
-                say(write_result(paths, prepared.recipe.average, run.history))
-    return Translator(loading.load_keras(paths.model), *prepared.tokenizers)
+        quiet = dataclasses.replace(recipe, verbose=0)
+        return _train(artifacts.Run(folder), pairs, quiet, valid, lambda message: None, objects, callbacks)
+    with files.locked(folder):
+        return _train(artifacts.Run(folder), pairs, recipe, valid, say, objects, callbacks)
 
 
-class _Prepared(NamedTuple):
-    """What a run trains on: its options so far, the fingerprint of its texts, and what has been made from them."""
-
-    recipe: Recipe
-    objects: dict
-    texts: str
-    start: Translator | None
-    tokenizers: list
-    encoded: list
-    valid: data.TokenPairs | None
-
-
-def _prepare(paths, pairs, valid, recipe, objects):
-    """Reads or makes tokenizers and token files."""
+def _train(paths, pairs, given, valid, say, objects, more_callbacks):
+    """`train` with arguments that have been checked. `given` is the recipe before anything was chosen."""
     texts = corpus.fingerprint(pairs)
-    recipe = dataclasses.replace(recipe, **earlier_choices(paths, recipe, texts, objects))
-    start = _translator_of(recipe.start_from)
+    with devices.main_process_first():
+        recipe = dataclasses.replace(given, **earlier_choices(paths, given, texts, objects))
+        start = load_start(recipe.start_from)
+        tokenizers = prepare_tokenizers(paths, pairs, texts, recipe, start, objects)
+        encoded, valid_encoded = encode(paths, pairs, valid, tokenizers, recipe)
+    with devices.distributed(recipe.devices, recipe.model_parallel):
+        recipe = resolve_batches(recipe, encoded[0], machine.current())
+        batches = make_batches(encoded, recipe, copies=2 if recipe.r_drop else 1)
+        validation = make_validation_batches(valid_encoded, recipe, machine.current()) if valid is not None else None
+        recipe = resolve_schedule(recipe, len(batches), encoded[0], start)
+        keras.utils.set_random_seed(recipe.seed)  # here, so that a resumed run draws the same weights as a whole one
+        model = objects.get("model") or (copy_model(start, recipe) if start else new_model(recipe, tokenizers))
+        compile_model(model, recipe, machine.current(), objects.get("optimizer"))
+        stop = keras.callbacks.EarlyStopping("val_loss", patience=recipe.patience) if recipe.patience else None
+        run = runs.TrainingRun(paths.folder, max(KEEP, recipe.average), stop, recipe.save_minutes)
+        reports = reporting(run, Translator(model, *tokenizers, num_beams=1), batches, valid, recipe, say)
+        check_average(paths.folder, recipe)
+        if devices.is_main_process():  # only now, when all options have been checked
+            write_config(paths, given, recipe, texts, model, tokenizers, objects)
+        say(announcement(model, batches, recipe, loading.saved_step(paths.folder)))
+        verbose = recipe.verbose if redraws() else 2 * bool(recipe.verbose)  # Keras would redraw its bar in a log, too
+        options = {"validation_data": validation, "verbose": verbose, "callbacks": [*reports, *more_callbacks]}
+        run.fit(model, batches, recipe.steps // recipe.steps_per_epoch, recipe.steps_per_epoch, **options)
+    with devices.main_process_first():
+        if devices.is_main_process():
+            artifacts.write_tokenizers(paths.folder, tokenizers)  # in case they were deleted or replaced
+            say(write_result(paths, recipe.average, run.history))
+    return Translator(loading.load_keras(paths.model), *tokenizers)
+
+
+def load_start(folder):
+    """The translator that `start_from` names, if any."""
+    try:
+        return Translator.load(folder) if folder else None
+    except UserError as error:
+        raise UserError(error.naming({"folder": "`start_from`"})) from error
+
+
+def prepare_tokenizers(paths, pairs, texts, recipe, start, objects):
+    """The tokenizers of a run, which are written into its folder."""
     if start is None and "model" not in objects and not paths.exists():
         new_model(recipe, [types.SimpleNamespace(vocab_size=8)])  # wrong options raise an error before any long work
     if "tokenizer" in objects:
@@ -140,38 +149,7 @@ def _prepare(paths, pairs, valid, recipe, objects):
     if paths.exists():
         artifacts.check_tokenizers(paths, tokenizers)
     artifacts.write_tokenizers(paths.folder, tokenizers)
-    return _Prepared(recipe, objects, texts, start, tokenizers, *encode(paths, pairs, valid, tokenizers, recipe))
-
-
-def _translator_of(folder):
-    """The translator that `start_from` names, if any."""
-    try:
-        return Translator.load(folder) if folder else None
-    except UserError as error:
-        raise UserError(error.naming({"folder": "`start_from`"})) from error
-
-
-def _fit(paths, prepared, given, valid, say, more_callbacks):
-    """Trains until the end; returns the `TrainingRun`. `given` is the recipe before anything was chosen."""
-    recipe, objects, texts, start, tokenizers, encoded, valid_encoded = prepared
-    recipe = resolve_batches(recipe, encoded[0], machine.current())
-    batches = make_batches(encoded, recipe, copies=2 if recipe.r_drop else 1)
-    validation = make_validation_batches(valid_encoded, recipe, machine.current()) if valid is not None else None
-    recipe = resolve_schedule(recipe, len(batches), encoded[0], start)
-    keras.utils.set_random_seed(recipe.seed)  # here, so that a resumed run draws the same weights as a whole one
-    model = objects.get("model") or (copy_model(start, recipe) if start else new_model(recipe, tokenizers))
-    compile_model(model, recipe, machine.current(), objects.get("optimizer"))
-    stop = keras.callbacks.EarlyStopping("val_loss", patience=recipe.patience) if recipe.patience else None
-    run = runs.TrainingRun(paths.folder, max(KEEP, recipe.average), stop, recipe.save_minutes)
-    reports = reporting(run, Translator(model, *tokenizers, num_beams=1), batches, valid, recipe, say)
-    check_average(paths.folder, recipe)
-    if devices.is_main_process():  # only now, when all options have been checked
-        write_config(paths, given, recipe, texts, model, tokenizers, objects)
-    say(announcement(model, batches, recipe, loading.saved_step(paths.folder)))
-    verbose = recipe.verbose if redraws() else 2 * bool(recipe.verbose)  # Keras would redraw its bar in a log file, too
-    options = {"validation_data": validation, "verbose": verbose, "callbacks": [*reports, *more_callbacks]}
-    run.fit(model, batches, recipe.steps // recipe.steps_per_epoch, recipe.steps_per_epoch, **options)
-    return run
+    return tokenizers
 
 
 def write_result(run, average, history):
@@ -181,9 +159,9 @@ def write_result(run, average, history):
     try:
         with files.atomic_write(run.learning_curve) as new:
             plots.learning_curve(history, new)
-        return f"{said}\nwrote {run.learning_curve} and {run.metrics}"
     except ImportError as error:
         return f"{said}\nno learning curve: {error}"
+    return f"{said}\nwrote {run.learning_curve} and {run.metrics}"
 
 
 def check_arguments(pairs, folder, valid, recipe):
@@ -306,14 +284,17 @@ def resolve_schedule(recipe, steps_per_pass, encoded, start=None):
     steps = recipe.steps or steps_per_pass * (recipe.passes or _below(PASSES, len(encoded.targets.tokens)))
     epochs = -(-steps // (recipe.steps_per_epoch or min(steps_per_pass, MOST_STEPS)))
     per_epoch = min(recipe.steps_per_epoch or -(-steps // epochs), steps)
-    width = recipe.model_dim or MODELS[recipe.model].sizes[recipe.size]["model_dim"]
-    width, share = (
-        (width, 1) if start is None else (start.models[0].arguments["model_dim"], FINETUNE_LEARNING_RATE_SCALE)
+    if start is None:
+        scale, width = 1, recipe.model_dim or MODELS[recipe.model].sizes[recipe.size]["model_dim"]
+    else:
+        scale, width = FINETUNE_LEARNING_RATE_SCALE, start.models[0].arguments["model_dim"]
+    return dataclasses.replace(
+        recipe,
+        learning_rate=recipe.learning_rate or scale * (width * 2000) ** -0.5,
+        warmup_steps=recipe.warmup_steps or default_warmup(steps),
+        steps_per_epoch=per_epoch,
+        steps=epochs * per_epoch,
     )
-    chosen = {"learning_rate": recipe.learning_rate or share * (width * 2000) ** -0.5}
-    chosen |= {"warmup_steps": recipe.warmup_steps or default_warmup(steps)}
-    chosen |= {"steps_per_epoch": per_epoch, "steps": epochs * per_epoch}
-    return dataclasses.replace(recipe, **chosen)
 
 
 def default_warmup(steps):
@@ -337,14 +318,18 @@ def make_validation_batches(encoded, recipe, machine):
 
 def compile_model(model, recipe, machine, optimizer=None):
     """Compiles with the paper's or another optimizer, a smoothed loss, and metrics that ignore padding."""
-    rate = losses.SCHEDULES[recipe.schedule](recipe.learning_rate, recipe.warmup_steps, recipe.steps)
-    options = {"beta_1": 0.9, "beta_2": 0.98, "epsilon": 1e-9, "clipnorm": recipe.clipnorm}
-    options |= {"use_ema": bool(recipe.ema), "ema_momentum": recipe.ema or 0.99}
-    options |= {"gradient_accumulation_steps": recipe.accumulate if recipe.accumulate > 1 else None}
-    loss = losses.SmoothedCrossentropy(recipe.smoothing, r_drop=recipe.r_drop)
+    optimizer = optimizer or keras.optimizers.Adam(
+        losses.SCHEDULES[recipe.schedule](recipe.learning_rate, recipe.warmup_steps, recipe.steps),
+        beta_2=0.98,
+        epsilon=1e-9,
+        clipnorm=recipe.clipnorm,
+        use_ema=bool(recipe.ema),
+        ema_momentum=recipe.ema or 0.99,
+        gradient_accumulation_steps=recipe.accumulate if recipe.accumulate > 1 else None,
+    )
+    loss = losses.SmoothedCrossentropy(recipe.label_smoothing, r_drop=recipe.r_drop)
     metrics = [losses.TokenAccuracy(), losses.Perplexity()]
     jit_compile = machine.jit_compile if recipe.jit_compile is None else recipe.jit_compile
-    optimizer = optimizer or keras.optimizers.Adam(rate, **options)
     model.compile(optimizer, loss, metrics=metrics, jit_compile=jit_compile)
 
 
@@ -368,13 +353,14 @@ def reporting(run, translator, batches, valid, recipe, say):
 
 def write_config(run, recipe, resolved, texts, model, tokenizers, objects):
     """Writes config.json: the options as given, what was chosen for them, and what the model is made from."""
-    config = {"options": dataclasses.asdict(recipe), "texts": texts, "model": loading.model_config(model)}
-    config |= {
+    config = {
+        "options": dataclasses.asdict(recipe),
+        "texts": texts,
+        "model": loading.model_config(model),
         "tokenizers": [text.saving.fingerprint(tokenizer) for tokenizer in tokenizers],
         "objects": sorted(objects),
     }
-    config |= {name: getattr(resolved, name) for name in ("average", *CHOSEN)}
-    files.write_json(run.config, config)
+    files.write_json(run.config, config | {name: getattr(resolved, name) for name in ("average", *CHOSEN)})
 
 
 def announcement(model, batches, recipe, step):

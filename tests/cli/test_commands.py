@@ -76,7 +76,7 @@ def test_errors_are_one_line(arguments, word, tmp_path):
 @pytest.mark.skipif(BACKEND != "jax", reason="TensorFlow's command learns the task from a file, below")
 def test_training_learns_the_built_in_task(tmp_path):
     line = "train --task reverse --num_examples 30000 --tokenizer word --max_length 16 --batch_tokens 1024"
-    line += " --num_shapes 1 --num_layers 1 --model_dim 64 --num_heads 4 --ff_dim 128 --dropout 0 --smoothing 0"
+    line += " --num_shapes 1 --num_layers 1 --model_dim 64 --num_heads 4 --ff_dim 128 --dropout 0 --label_smoothing 0"
     line += " --learning_rate 0.005 --steps 600 --steps_per_epoch 600 --verbose 0 --out"
     run = keras_tfm(*line.split(), tmp_path, XLA_FLAGS="")  # compiled for speed, unlike other tests
     right = re.search(r"([\d.]+)% of 1,000 unseen texts exactly right", run.stdout)
@@ -90,8 +90,8 @@ def test_training_learns(tmp_path):
     """On JAX, `test_trainer` does so by the function."""
     task = {"max_length": 5, "symbols": "abcdefgh"}
     (tmp_path / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in reverse(20_000, **task)))
-    line = "--tokenizer word --max_length 16 --batch_tokens 1024 --num_shapes 1 --dropout 0 --smoothing 0 --verbose 0"
-    line += " --num_layers 1 --model_dim 32 --num_heads 2 --ff_dim 64 --no-jit_compile"
+    line = "--tokenizer word --max_length 16 --batch_tokens 1024 --num_shapes 1 --dropout 0 --label_smoothing 0"
+    line += " --verbose 0 --num_layers 1 --model_dim 32 --num_heads 2 --ff_dim 64 --no-jit_compile"
     line += " --learning_rate 0.01 --steps 300 --steps_per_epoch 300"
     commands.run(["train", "--source", str(tmp_path / "pairs.tsv"), "--out", str(tmp_path / "run"), *line.split()])
     sources, targets = zip(*reverse(500, "test", **task), strict=True)

@@ -78,7 +78,7 @@ def run(finished, tmp_path):
 def interrupted(texts, tmp_path_factory):
     """A run that was stopped after six steps of twelve, in its second epoch."""
     out = tmp_path_factory.mktemp("run") / "interrupted"
-    on_train_batch_begin = runs.TrainingRun._on_train_batch_begin
+    on_train_batch_begin = runs.TrainingRun.on_train_batch_begin
 
     def stopped(self, batch, logs=None):
         if self.step == 5:
@@ -86,7 +86,7 @@ def interrupted(texts, tmp_path_factory):
         on_train_batch_begin(self, batch, logs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs.TrainingRun, "_on_train_batch_begin", stopped)
+        patch.setattr(runs.TrainingRun, "on_train_batch_begin", stopped)
         with pytest.raises(runs.Interrupted, match="SIGINT after step 6"):
             train(out, texts)
     return out
@@ -442,7 +442,7 @@ LEARNING += [pytest.param(False, marks=pytest.mark.slow)]
 
 @pytest.mark.parametrize("packed", LEARNING, ids=["packed", "plain"])
 def test_training_learns(packed, tmp_path):
-    sizes = {"num_layers": 1, "model_dim": 32, "num_heads": 2, "ff_dim": 64, "dropout": 0.0, "smoothing": 0.0}
+    sizes = {"num_layers": 1, "model_dim": 32, "num_heads": 2, "ff_dim": 64, "dropout": 0.0, "label_smoothing": 0.0}
     batches = {"tokenizer": "word", "max_length": 16, "batch_tokens": 1024, "num_shapes": 1, "packed": packed}
     training = {"learning_rate": 0.01, "steps": 300, "steps_per_epoch": 300, "verbose": 0, "say": lambda line: None}
     task = {"max_length": 5, "symbols": "abcdefgh"}
@@ -496,5 +496,5 @@ def test_killed_and_started_again_equals_uninterrupted(texts, tmp_path, capsys):
 def test_wrong_options_are_named_before_any_long_work(tmp_path):
     for options, name in (({"num_heads": 5}, "num_heads"), ({"activation": "rleu"}, "activation")):
         with pytest.raises(ValueError, match=name):
-            trainer.train([("a", "b")] * 9, tmp_path / "run", **options, verbose=0)
-        assert not (tmp_path / "run" / "tokenizer").exists()
+            trainer.train([("a", "b")] * 9, tmp_path / "runs" / "new", **options, verbose=0)
+        assert not [*tmp_path.iterdir()]

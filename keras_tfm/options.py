@@ -10,7 +10,7 @@ import typing
 
 from keras_tfm.common import source
 from keras_tfm.common.arguments import check, closest, one_of
-from keras_tfm.models.sizes import MODELS, SIZES
+from keras_tfm.sizes import MODELS, SIZES
 from keras_tfm.text.subwords import KINDS
 
 PRE_TRANSFORMER_DEFAULTS = {
@@ -174,7 +174,7 @@ class TrainingOptions:
     )
     warmup_steps: int | None = _option(None, "updates until the peak (default: a tenth of all, from 100 to 4,000)")
     schedule: str = _option("cosine", "how the learning rate falls after its peak", Words("training.losses.SCHEDULES"))
-    smoothing: float = _option(0.1, "label smoothing", RATE)
+    label_smoothing: float = _option(0.1, "share of the probability that is spread over the vocabulary", RATE)
     r_drop: float = _option(0.0, "weight of R-Drop, which doubles the work of a step")
     clipnorm: float | None = _option(None, "clip gradients to this norm (default: none)", ABOVE_0)
     accumulate: int = _option(1, "number of batches per update")

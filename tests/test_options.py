@@ -17,10 +17,10 @@ from keras_tfm.data.tasks import reverse
 from keras_tfm.layers.attention import HEADS
 from keras_tfm.layers.blocks import GATES, NORMS
 from keras_tfm.layers.scores import SCORES, dot
-from keras_tfm.models.sizes import MODELS, SIZES
+from keras_tfm.options import CHANGEABLE, GROUPS, RECIPES, ModelOptions, Recipe, description, resolve
+from keras_tfm.sizes import MODELS, SIZES
 from keras_tfm.text import KINDS, ByteTokenizer, Kind
 from keras_tfm.text.base import TOKENIZERS
-from keras_tfm.training.options import CHANGEABLE, GROUPS, RECIPES, ModelOptions, Recipe, description, resolve
 
 pytestmark = once
 FIELDS = {field.name: field for field in dataclasses.fields(Recipe)}
@@ -69,7 +69,7 @@ def test_recipes_are_pre_norm_but_for_that_of_the_paper():
 
 
 def test_a_quick_run_is_about_as_long_as_the_demo():
-    makefile = (pathlib.Path(__file__).parents[2] / "Makefile").read_text()
+    makefile = (pathlib.Path(__file__).parents[1] / "Makefile").read_text()
     demo = {name: int(value) for name, value in re.findall(r"--(steps|batch_tokens|num_layers) (\d+)", makefile)}
     assert RECIPES["quick"].steps < 1.2 * demo["steps"]
     assert (RECIPES["quick"].batch_tokens, RECIPES["quick"].num_layers) == (demo["batch_tokens"], demo["num_layers"])
