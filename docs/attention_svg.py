@@ -7,7 +7,7 @@ import pathlib
 import sys
 
 from keras_tfm import Translator, record_attention
-from keras_tfm.data.batches import model_inputs, padded
+from keras_tfm.text.arrays import model_inputs, padded
 
 SOURCE, STEP, MARGIN = "Mittwoch, 3. Mai 2023", 34, 30
 LAYER = "decoder/decoder_1/memory_attention"

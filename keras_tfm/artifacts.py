@@ -5,23 +5,20 @@ A module that writes a format may name files that only this format has. Nothing 
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import os
 import pathlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from keras_tfm import data, text
+from keras_tfm import text
 from keras_tfm.common import files
 from keras_tfm.common.arguments import UserError, check, one_of
 
 if TYPE_CHECKING:
     import keras_tfm
 
-__all__ = ["FORMATS", "Format", "Run", "SHIPPED", "describe", "format_of", "load", "load_tokenizers", "sample_sources"]
+__all__ = ["FORMATS", "Format", "Run", "SHIPPED", "describe", "format_of", "load", "load_tokenizers"]
 SHIPPED = pathlib.Path(__file__).parent / "shipped" / "dates"  # the translator of dates that comes with the package
 PRESETS = {"dates": SHIPPED}  # trained translators by name
 MANIFEST = "translator.json"  # settings of a saved translator or an export, and the checksums of its files
@@ -78,17 +75,6 @@ class Run:
     def exists(self) -> bool:
         """Whether the folder is that of a run; CTranslate2 exports have a `config.json` too."""
         return self.config.exists() and not (self.folder / MANIFEST).exists()
-
-
-def sample_sources(folder: str | os.PathLike[str], count: int = 20) -> list[str]:
-    """Some sources that a run validates or trains on, as strings; [] if the folder has no texts, or damaged ones."""
-    run = Run(folder)
-    for path in (run.valid_data, run.train_data(0)):
-        with contextlib.suppress(ValueError, OSError):
-            pairs = data.TokenPairs(path)
-            places = np.linspace(0, len(pairs) - 1, min(count, len(pairs)), dtype=int)
-            return load_tokenizers(run.folder)[0].decode([pairs.sources[place] for place in places])
-    return []
 
 
 # ── tokenizers and models of a run or a saved translator ──

@@ -15,7 +15,7 @@ from keras_tfm.common import extras
 from keras_tfm.common.arguments import UserError, check
 
 if TYPE_CHECKING:
-    from keras_tfm.translator import Translator
+    import keras_tfm
 
 __all__ = ["attention_map", "learning_curve", "translation_map"]
 
@@ -108,7 +108,7 @@ def _layout(heads, queries, keys, query_labels, key_labels):
 
 
 def translation_map(
-    translator: Translator, text: str, path: str | os.PathLike[str], layer: int = -1, mean: bool = False
+    translator: keras_tfm.Translator, text: str, path: str | os.PathLike[str], layer: int = -1, mean: bool = False
 ) -> str:
     """Translates a sentence, plots what each token of the translation attends to, and returns the translation.
 
@@ -119,8 +119,8 @@ def translation_map(
         layer: index of the attention layer, one per decoder block, from 0; -1 is the last.
         mean: plots the mean of the heads, an alignment, instead of each head.
     """
-    from keras_tfm.data.batches import model_inputs, padded
     from keras_tfm.layers.recording import record_attention
+    from keras_tfm.text.arrays import model_inputs, padded
 
     model = translator.models[0]
     attentions = model.decoder.memory_attentions

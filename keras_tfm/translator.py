@@ -17,12 +17,12 @@ from keras_tfm.common import files
 from keras_tfm.common.arguments import UserError, check, one_of, positive, strings
 from keras_tfm.common.progress import Progress
 from keras_tfm.convert import marian
-from keras_tfm.data.batches import padded
 from keras_tfm.decoding import scoring
 from keras_tfm.export import export, runners
 from keras_tfm.models import loading
 from keras_tfm.runtimes import programs
 from keras_tfm.text import PAD, pieces
+from keras_tfm.text.arrays import padded
 from keras_tfm.text.base import longest_translation
 
 WIDTHS = (16, 32, 64, 128, 512)  # sources are padded to these widths; a program is compiled for each that occurs

@@ -12,7 +12,7 @@ import keras_tfm
 
 PACKAGE = pathlib.Path(keras_tfm.__file__).parent
 ORDER = ["common", "sizes", "ops", "runtimes", "layers", "text", "options", "data", "artifacts", "decoding", "models"]
-ORDER += ["convert", "export", "translator", "plots", "training", "registration", "serving", "cli"]
+ORDER += ["convert", "export", "translator", "plots", "training", "serving", "cli"]
 LAYERS = ["masks", "positions", "scores", "attention", "blocks", "stacks"]
 
 

@@ -324,7 +324,7 @@ def export(model, format, out, precision, texts, min_agreement, title, runtime, 
     if format == "web":
         extras.npm_files(runtime)
         page["examples"] = list(itertools.islice(_lines([texts]), EXAMPLES)) if texts else None
-    texts = list(_lines([texts])) if texts else artifacts.sample_sources(model) or SENTENCES
+    texts = list(_lines([texts])) if texts else sample_sources(model) or SENTENCES
     artifacts.new_export(out)  # raises an error if it must not be replaced
     translator = load_translator(model, **options)
     if "max_length" not in options:
@@ -335,6 +335,18 @@ def export(model, format, out, precision, texts, min_agreement, title, runtime, 
     print(f"wrote {out}: {verdict}")
     if verdict.blank == verdict.texts:
         note(BLANK)
+
+
+def sample_sources(folder, count=20):
+    """Some sources that a run validates or trains on, as strings; [] if the folder has no texts, or damaged ones."""
+    run = artifacts.Run(folder)
+    for path in (run.valid_data, run.train_data(0)):
+        with contextlib.suppress(ValueError, OSError):
+            pairs = data.TokenPairs(path)
+            places = [place * (len(pairs) - 1) // (count - 1) for place in range(count)]
+            sources = [pairs.sources[place] for place in dict.fromkeys(places)]
+            return artifacts.load_tokenizers(run.folder)[0].decode(sources)
+    return []
 
 
 def import_(folder, out):

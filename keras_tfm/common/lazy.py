@@ -2,6 +2,9 @@
 
 import importlib
 
+# Modules that register all classes of this package with Keras.
+REGISTERING = "keras_tfm.models.builders", "keras_tfm.training.losses"
+
 
 def attach(package, file):
     """`__getattr__`, `__dir__` and `__all__` of a package, given its `__name__` and `__file__`.
@@ -28,3 +31,9 @@ def attach(package, file):
 
     names = sorted(owners)
     return __getattr__, lambda: names, names
+
+
+def register_classes():
+    """Registers all classes with Keras, so that `keras.saving.load_model` knows them whichever package is imported."""
+    for module in REGISTERING:
+        importlib.import_module(module)

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from keras_tfm.common.progress import Progress
-from keras_tfm.data.batches import model_inputs, padded
+from keras_tfm.text.arrays import model_inputs, padded
 
 MULTIPLE = 16  # widths are multiples of this, so that there are few shapes to compile
 

@@ -1,7 +1,7 @@
 """From pairs of texts to a trained model: options, loss and metrics, the folder of a run, and `train`."""
 
 from keras_tfm.common.lazy import attach as _attach
+from keras_tfm.common.lazy import register_classes as _register_classes
 
 __getattr__, __dir__, __all__ = _attach(__name__, __file__)
-
-from keras_tfm import registration as _registration  # noqa: E402, last, since it imports names from here
+_register_classes()  # last, since it imports names from here

@@ -9,12 +9,13 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import BACKEND, array, eagerly, once
+from conftest import BACKEND, BYTES, array, eagerly, encode, once
 
 from keras_tfm import artifacts
 from keras_tfm.cli import commands
 from keras_tfm.common.arguments import UserError
 from keras_tfm.data.tasks import reverse
+from keras_tfm.text import save_tokenizer
 from keras_tfm.translator import Translator
 
 SMALL = "--num_layers 1 --model-dim 16 --num_heads 2 --ff_dim 32 --steps 4 --batch-tokens 512 --num_shapes 1"
@@ -149,7 +150,7 @@ def test_help_needs_no_backend():
 def folder(tmp_path_factory):
     """A translator that says something, if nothing sensible."""
     import keras
-    from conftest import BYTES, spread
+    from conftest import spread
 
     from keras_tfm.models import transformer
     from keras_tfm.translator import Translator
@@ -569,3 +570,14 @@ def test_a_bug_shows_its_traceback_and_asks_for_a_report():
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert run.returncode == 1 and "Traceback" in run.stderr and "ValueError" in run.stderr
     assert run.stderr.splitlines()[-1].endswith("please report it with the lines above")
+
+
+def test_sources_of_a_run_are_sampled_as_strings(tmp_path):
+    assert commands.sample_sources(tmp_path) == []
+    save_tokenizer(BYTES, tmp_path / "tokenizer")
+    encode([(f"über {n}", "b") for n in range(50)], tmp_path / "data" / "train-0")
+    assert commands.sample_sources(tmp_path, 3) == ["über 0", "über 24", "über 49"]
+    encode([("a", "b")], tmp_path / "data" / "valid")
+    assert commands.sample_sources(tmp_path) == ["a"]
+    (tmp_path / "data" / "valid" / "source.tokens").write_bytes(b"x")
+    assert len(commands.sample_sources(tmp_path)) == 20

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from conftest import BYTES, encode, once, random_texts, texts_of
 
-from keras_tfm import artifacts, data
+from keras_tfm import data
 from keras_tfm.common.files import DamagedFile, checksum, read_json, write_json
 from keras_tfm.data import ParallelFiles, TokenPairs, corpus, encode_pairs, token_files
-from keras_tfm.text import ByteTokenizer, save_tokenizer, train_tokenizer
+from keras_tfm.text import ByteTokenizer, train_tokenizer
 
 pytestmark = once
 
@@ -327,14 +327,3 @@ def test_bad_arguments(make, words):
 def test_something_must_be_left(texts, tmp_path):
     with pytest.raises(ValueError, match=rf"`pairs` must hold texts of 1 to 256 tokens. Received: {len(texts)} pairs"):
         encode(texts, tmp_path)
-
-
-def test_sources_of_a_run_are_sampled_as_strings(tmp_path):
-    assert artifacts.sample_sources(tmp_path) == []
-    save_tokenizer(BYTES, tmp_path / "tokenizer")
-    encode([(f"über {n}", "b") for n in range(50)], tmp_path / "data" / "train-0")
-    assert artifacts.sample_sources(tmp_path, 3) == ["über 0", "über 24", "über 49"]
-    encode([("a", "b")], tmp_path / "data" / "valid")
-    assert artifacts.sample_sources(tmp_path) == ["a"]
-    (tmp_path / "data" / "valid" / "source.tokens").write_bytes(b"x")
-    assert len(artifacts.sample_sources(tmp_path)) == 20
