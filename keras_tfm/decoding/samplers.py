@@ -63,6 +63,8 @@ class Greedy:
             ids (batch, n, max_length), zeros after the end token, and scores (batch, n), which are 0 unless a beam
             search computes them; n is `n_best`, or 1.
         """
+        if self.has_scores(n_best):
+            return self._several(prefill, step, sources, max_length, n_best or 1, **constraints)
         if n_best not in (None, 1):
             raise UserError(f"`n_best` must be 1 for {type(self).__name__}; use a `Beam` for more. Received: {n_best=}")
         ids = self._one_by_one(prefill, step, sources, max_length, uniforms, **constraints)
@@ -165,10 +167,9 @@ class Beam(Greedy):
         check("num_beams", self.num_beams, fine, f"at most {MOST_BEAMS:,}")
         check_search(self.penalty, self.length_penalty, self.coverage_penalty, self.early_stopping)
 
-    def decode(self, prefill, step, sources, max_length, n_best=None, uniforms=None, **constraints):
-        if not self.has_scores(n_best):
-            return super().decode(prefill, step, sources, max_length, **constraints)
-        sizes = {"num_beams": max(self.num_beams, n_best or 1), "n_best": n_best or 1}
+    def _several(self, prefill, step, sources, max_length, n_best, **constraints):
+        """Ids (batch, n_best, max_length) and scores (batch, n_best)."""
+        sizes = {"num_beams": max(self.num_beams, n_best), "n_best": n_best}
         return beam_search(prefill, step, sources, max_length, **self._options() | sizes, **constraints)
 
     def has_scores(self, n_best: int | None = None) -> bool:
