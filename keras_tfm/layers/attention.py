@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import UserError, one_of, positive, positive_number, rate
+from keras_tfm.common.arguments import UserError, check, one_of
 from keras_tfm.layers import masks, recording
 from keras_tfm.layers.base import as_matrices, fresh, initializer, options_of
 from keras_tfm.layers.dropout import Dropout
@@ -44,7 +44,7 @@ class MultiHeadAttention(masks.MaskedLayer):
         inputs, memory: (batch, query, features) and (batch, key, any features).
         mask: (batch, query); queries where it is False attend to nothing.
         memory_mask: (batch, key), (batch, query, key) or (batch, heads, query, key).
-        attention_mask: (batch or 1, query, key) or (batch or 1, heads, query, key).
+        attention_mask: (batch or 1, query, key) or (batch or 1, heads, query, key), True = may attend.
         cache: a cache from `init_cache`, instead of `memory`. The batch of `inputs` may be a multiple of
             its batch: several consecutive rows of `inputs` then share one row of the memory.
         return_attention_scores: whether to return the weights, too, as Keras' layer does; not with a cache.
@@ -78,31 +78,23 @@ class MultiHeadAttention(masks.MaskedLayer):
         bias_initializer: str | keras.Initializer = "zeros",
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
-        self.num_heads = positive("num_heads", num_heads)
-        self.head_dim = positive("head_dim", head_dim, optional=True)
-        self.num_kv_heads = positive("num_kv_heads", num_kv_heads, optional=True) or num_heads
-        if num_heads % self.num_kv_heads:
-            raise UserError(f"`num_kv_heads` must divide {num_heads=}. Received: {num_kv_heads=}")
-        self.heads = one_of("heads", heads, HEADS)
-        self.score = one_of("score", score, SCORES)
-        self.mixing = one_of("mixing", mixing, MIXINGS)
-        self.use_bias = one_of("use_bias", use_bias, (False, True))
+        super().__init__(options_of(MultiHeadAttention, locals()), **kwargs)
+        for name, words in {"heads": HEADS, "score": SCORES, "mixing": MIXINGS}.items():
+            one_of(name, getattr(self, name), words)
+        self.num_kv_heads = num_kv_heads or num_heads
+        check("num_kv_heads", num_kv_heads, num_heads % self.num_kv_heads == 0, f"a number that divides {num_heads=}")
         self.kernel_initializer = initializer("kernel_initializer", kernel_initializer)
         self.bias_initializer = initializer("bias_initializer", bias_initializer)
-        self.attention_dropout = rate("attention_dropout", attention_dropout)
         self.dropout = Dropout(attention_dropout, dtype="float32") if attention_dropout else None
 
     def build(self, inputs_shape, memory_shape=None):
         width, memory_width = inputs_shape[-1], (memory_shape or inputs_shape)[-1]
-        narrow = self.heads == "narrow"
-        shared = narrow or self.heads == "standard" and self.head_dim is None
-        if shared and width % self.num_heads:
-            rule = f"`num_heads` must divide the width of the input{'' if narrow else ', or set `head_dim`'}"
-            raise UserError(f"{rule}. Received: num_heads={self.num_heads}, {width=}")
-        if narrow and memory_width % self.num_kv_heads:
-            rule = "`num_kv_heads` must divide the width of the memory, for narrow heads"
-            raise UserError(f"{rule}. Received: num_kv_heads={self.num_kv_heads}, {memory_width=}")
+        divides, divides_memory = width % self.num_heads == 0, memory_width % self.num_kv_heads == 0
+        if self.heads == "narrow":
+            check("num_heads", self.num_heads, divides, f"a number that divides {width=}, for narrow heads")
+            check("num_kv_heads", self.num_kv_heads, divides_memory, f"a number that divides {memory_width=}")
+        elif self.heads == "standard" and self.head_dim is None:
+            check("num_heads", self.num_heads, divides, f"a number that divides {width=}, unless `head_dim` is set")
         self.head_dim = self.head_dim or HEADS[self.heads](width, self.num_heads)
         self.query_dense = self._head_dense("query", width, self.num_heads)
         self.key_dense = self._head_dense("key", memory_width, self.num_kv_heads)
@@ -267,8 +259,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
 
     Call arguments:
         inputs, mask: (batch, length, features) and (batch, length); Keras fills in that of `Embedding(mask_zero=True)`.
-        attention_mask: (batch or 1, query, key) or (batch or 1, heads, query, key), True = may attend.
-        return_attention_scores, training: as for `MultiHeadAttention`.
+        attention_mask, return_attention_scores, training: as for `MultiHeadAttention`.
         cache, cache_position: a cache from `init_cache`, to which `inputs` are written from this position on.
 
     Returns:
@@ -300,10 +291,8 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         **kwargs: Any,
     ):
         super().__init__(**options_of(MultiHeadAttention, locals()), **kwargs)
-        self.causal = one_of("causal", causal, (False, True))
-        self.window = positive("window", window, optional=True)
+        self.set_options({"causal": causal, "window": window, "max_wavelength": max_wavelength})
         self.positions = one_of("positions", positions, SCHEMES)
-        self.max_wavelength = positive_number("max_wavelength", max_wavelength)
         rotary = {"rotate": partial(rotate, max_wavelength=max_wavelength)} if positions == "rotary" else {}
         self.scheme = SCHEMES[positions]._replace(**rotary)
 
@@ -339,18 +328,15 @@ class MultiHeadSelfAttention(MultiHeadAttention):
             raise UserError("A `cache` needs causal=True: cached tokens cannot see later ones. Received: causal=False")
         if mask is not None and "mask" not in cache:
             raise UserError("`mask` must be None for a cache that was made with masked=False. Received: a mask")
-        past = cache.get("past")  # of the layer around it, which has made sure that the cache has room
+        past = cache.get("past")  # of the layer around it, which has checked the capacity
         if past is None:
-            room = ops.shape(cache["k"])[2]
-            q, past = check_capacity(q, room, start), masks.causal(length, room, start)
-        slice_update = ops.slice_update
-        new = {
-            "k": slice_update(cache["k"], (0, 0, start, 0), ops.swap_heads(k)),
-            "v": slice_update(cache["v"], (0, 0, start, 0), ops.swap_heads(v)),
-        }
+            capacity = ops.shape(cache["k"])[2]
+            q, past = check_capacity(q, capacity, start), masks.causal(length, capacity, start)
+        updates = {"k": ops.swap_heads(k), "v": ops.swap_heads(v)}
+        new = {name: ops.slice_update(cache[name], (0, 0, start, 0), updates[name]) for name in updates}
         if "mask" in cache:
             tokens = ops.ones(ops.shape(inputs)[:2], dtype="bool") if mask is None else mask
-            new["mask"] = slice_update(cache["mask"], (0, start), tokens)
+            new["mask"] = ops.slice_update(cache["mask"], (0, start), tokens)
         k, v = ops.swap_heads(new["k"]), ops.swap_heads(new["v"])
         context = self.context(q, k, v, new.get("mask"), attention_mask, training, past, start)
         return self.finish(context, mask), new
@@ -375,11 +361,11 @@ def fold_hypotheses(q, k):
     return ops.reshape(q, (sources, rows // at_least_one * ops.shape(q)[1], *q.shape[2:]))
 
 
-def check_capacity(x, room, start):
-    """`x` (b, t, …) if a cache of `room` tokens has room for it from `start` on, else an error; NaN in a graph."""
+def check_capacity(x, capacity, start):
+    """`x` (b, t, …) if it fits into a cache of `capacity` tokens from `start` on, else an error; NaN in a graph."""
     first, count = ops.known_value(start), ops.shape(x)[1]
-    if first is None or not (isinstance(room, int) and isinstance(count, int)):
-        return ops.where(ops.logical_and(start >= 0, start + count <= room), x, math.nan)
-    if first < 0 or first + count > room:
-        raise UserError(f"`cache` must have room for every token. Received: {room=}, {count} tokens from {first}")
+    if first is None or not (isinstance(capacity, int) and isinstance(count, int)):
+        return ops.where(ops.logical_and(start >= 0, start + count <= capacity), x, math.nan)
+    if first < 0 or first + count > capacity:
+        raise UserError(f"`cache` must have room for all tokens. Received: {capacity=}, {count} tokens from {first}")
     return x

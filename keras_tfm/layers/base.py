@@ -2,17 +2,31 @@
 
 import contextlib
 import inspect
+from functools import partial
 
 import keras
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import UserError
+from keras_tfm.common.arguments import UserError, one_of, positive, positive_number, rate
+
+_boolean = partial(one_of, allowed=(False, True))
+_optional = partial(positive, optional=True)
+# Option → its check, in whichever layers it occurs. Words are checked where their table is.
+CHECKS = {
+    **dict.fromkeys(("num_layers", "num_heads", "ff_dim", "units", "kernel_size", "dilations"), positive),
+    **dict.fromkeys(("head_dim", "num_kv_heads", "window", "dim"), _optional),
+    **dict.fromkeys(("dropout", "attention_dropout"), rate),
+    **dict.fromkeys(("use_bias", "causal", "norm_first"), _boolean),
+    "max_wavelength": positive_number,
+    "norm_epsilon": partial(positive_number, optional=True),
+}
 
 
 class Layer(keras.layers.Layer):
     """A Keras layer whose config has every argument of its constructor, defaults included.
 
-    So has that of a subclass with arguments of its own, layers among them, whether or not it defines `get_config`.
+    So has that of a subclass with arguments of its own, layers among them, whether or not it defines `get_config`. Each
+    of the `options` is checked and becomes an attribute. Masks are passed on.
     """
 
     def __new__(cls, *args, **kwargs):
@@ -21,6 +35,19 @@ class Layer(keras.layers.Layer):
             # not a dict, in which Keras would look for layers to save
             vars(layer)["_arguments"] = inspect.signature(cls.__init__).bind(None, *args, **kwargs)
         return layer
+
+    def __init__(self, options=None, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.set_options(options or {})
+
+    def set_options(self, options):
+        for name, value in options.items():
+            setattr(self, name, CHECKS[name](name, value) if name in CHECKS else value)
+
+    def make(self, kind, name, options):
+        """A layer inside of this one, with those of the options that it takes, and the same precision."""
+        return kind(**options_of(kind, options), dtype=self.dtype_policy, name=name)
 
     def get_options(self):
         """The options of the constructor and their values, as given, defaults included."""
@@ -37,11 +64,6 @@ class Layer(keras.layers.Layer):
     def from_config(cls, config):
         objects = {name: value for name, value in config.items() if isinstance(value, (dict, list, tuple))}
         return super().from_config(config | keras.saving.deserialize_keras_object(objects))
-
-    def set_options(self, options):
-        """Makes each option an attribute of its name."""
-        for name, value in options.items():
-            setattr(self, name, value)
 
 
 def options_of(kind, arguments):

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import UserError, one_of, positive, positive_number, rate
+from keras_tfm.common.arguments import UserError, one_of
 from keras_tfm.layers.attention import MultiHeadAttention, MultiHeadSelfAttention
 from keras_tfm.layers.base import Layer, fresh, initializer, options_of
 from keras_tfm.layers.dropout import Dropout
@@ -40,7 +40,7 @@ NORMS = {"layer": partial(LayerNormalization, epsilon=1e-5), "rms": RMSNormaliza
 
 def normalization(norm, norm_epsilon=None, **kwargs):
     """A layer of `NORMS`, by default with its own epsilon."""
-    epsilon = {"epsilon": norm_epsilon} if positive_number("norm_epsilon", norm_epsilon, optional=True) else {}
+    epsilon = {"epsilon": norm_epsilon} if norm_epsilon else {}
     layer = NORMS[one_of("norm", norm, NORMS)](**epsilon, **kwargs)
     layer.supports_masking = True  # not set by Keras' RMSNormalization
     return layer
@@ -69,8 +69,7 @@ class FeedForward(Layer):
         bias_initializer: str | keras.Initializer = "zeros",
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
-        self.ff_dim = positive("ff_dim", ff_dim)
+        super().__init__(options_of(FeedForward, locals()), **kwargs)
         self.is_gated = isinstance(activation, str) and activation in GATES
         try:
             self.activation = keras.activations.get(GATES[activation] if self.is_gated else activation)
@@ -78,10 +77,8 @@ class FeedForward(Layer):
             raise UserError(
                 f"`activation` must be one of {list(GATES)} or any Keras activation. Received: {activation=}"
             ) from error
-        self.use_bias = one_of("use_bias", use_bias, (False, True))
         self.kernel_initializer = initializer("kernel_initializer", kernel_initializer)
         self.bias_initializer = initializer("bias_initializer", bias_initializer)
-        self.supports_masking = True
 
     def build(self, inputs_shape):
         self.inner = self._dense("inner", inputs_shape, self.ff_dim, self.activation)
@@ -96,13 +93,9 @@ class FeedForward(Layer):
         return dense
 
     def call(self, inputs):
-        dense = ops.dense
-        if self.is_gated:
-            inner, gate = dense(inputs, self.inner, self.gated)
-            middle = inner * gate
-        else:
-            (middle,) = dense(inputs, self.inner)
-        return dense(middle, self.outer)[0]
+        middle, *gate = ops.dense(inputs, self.inner, *([self.gated] if self.is_gated else []))
+        middle = middle * gate[0] if gate else middle
+        return ops.dense(middle, self.outer)[0]
 
     def compute_output_shape(self, inputs_shape):
         return inputs_shape
@@ -114,8 +107,8 @@ class Residual(keras.layers.Layer):
     def __init__(self, norm, norm_epsilon, norm_first, dropout, **kwargs):
         super().__init__(**kwargs)
         self.norm = normalization(norm, norm_epsilon, dtype=self.dtype_policy, name="norm")
-        self.norm_first = one_of("norm_first", norm_first, (False, True))
-        self.dropout = Dropout(rate("dropout", dropout), dtype=self.dtype_policy, name="dropout")
+        self.norm_first = norm_first
+        self.dropout = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
         self.supports_masking = True
 
     def build(self, inputs_shape):
@@ -189,14 +182,11 @@ class TransformerEncoderBlock(MaskedLayer):
         **kwargs: Any,
     ):
         options = options_of(TransformerEncoderBlock, locals())
-        super().__init__(**kwargs)
-        self.set_options(options)
-        policy, of_attention = self.dtype_policy, options_of(MultiHeadSelfAttention, options)
-        self.residual = partial(Residual, **options_of(Residual, options), dtype=policy)
-        self.attention = MultiHeadSelfAttention(**of_attention, dtype=policy, name="attention")
-        self.attention_residual = self.residual(name="attention_residual")
-        self.feed_forward = FeedForward(**options_of(FeedForward, options), dtype=policy, name="feed_forward")
-        self.feed_forward_residual = self.residual(name="feed_forward_residual")
+        super().__init__(options, **kwargs)
+        self.attention = self.make(MultiHeadSelfAttention, "attention", options)
+        self.attention_residual = self.make(Residual, "attention_residual", options)
+        self.feed_forward = self.make(FeedForward, "feed_forward", options)
+        self.feed_forward_residual = self.make(Residual, "feed_forward_residual", options)
 
     def build(self, inputs_shape):
         for layer in (self.attention, self.attention_residual, self.feed_forward, self.feed_forward_residual):
@@ -262,9 +252,8 @@ class TransformerDecoderBlock(TransformerEncoderBlock):
             raise UserError(f"A decoder block is always causal: omit `causal`. Received: causal={kwargs['causal']!r}")
         options = options_of(TransformerDecoderBlock, locals())
         super().__init__(**options, causal=True, **kwargs)
-        of_attention = options_of(MultiHeadAttention, options)
-        self.memory_attention = MultiHeadAttention(**of_attention, dtype=self.dtype_policy, name="memory_attention")
-        self.memory_residual = self.residual(name="memory_residual")
+        self.memory_attention = self.make(MultiHeadAttention, "memory_attention", options)
+        self.memory_residual = self.make(Residual, "memory_residual", options)
 
     def build(self, inputs_shape, memory_shape=None):
         super().build(inputs_shape)

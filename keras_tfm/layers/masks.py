@@ -1,5 +1,6 @@
 """Attention masks: booleans, True = may attend, shaped (batch or 1, query, key)."""
 
+import functools
 import inspect
 from typing import Any
 
@@ -106,15 +107,11 @@ def check(name, mask, ranks=(2, 3, 4), of=None):
     mask = mask if hasattr(mask, "shape") else ops.convert_to_tensor(mask)
     dtype, shape = keras.backend.standardize_dtype(mask.dtype), tuple(mask.shape)
     batch, length = (None, None) if of is None else of.shape[:2]
-    suits = (
-        len(shape) in ranks and shape[0] in (None, 1, batch or shape[0]) and shape[-1] in (None, length or shape[-1])
-    )
-    if "float" in dtype or not suits:
+    suits = len(shape) in ranks and shape[0] in (None, 1, batch or shape[0])
+    if "float" in dtype or not suits or shape[-1] not in (None, length or shape[-1]):
+        rule = f"boolean (True = may attend) or 0/1 integers, of rank {' or '.join(map(str, ranks))}"
         size = "" if of is None else f", for {batch=} and {length=}"
-        raise UserError(
-            f"`{name}` must be boolean (True = may attend) or 0/1 integers, of rank {' or '.join(map(str, ranks))}"
-            f"{size}. Received: {dtype=}, {shape=}"
-        )
+        raise UserError(f"`{name}` must be {rule}{size}. Received: {dtype=}, {shape=}")
     return mask if dtype == "bool" else ops.not_equal(mask, 0)
 
 
@@ -170,16 +167,15 @@ def over_tokens(function, x, mask=None):
     return ops.where(ops.expand_dims(mask, 2), take_each(y, back), 0)
 
 
+_signature = functools.cache(inspect.signature)
+
+
 class MaskedLayer(Layer):
     """A layer that ANDs the masks given by the caller with those that Keras attached to its inputs.
 
     Keras itself fills in `mask` only in calls with a single tensor, and ignores an attached mask if the caller gives
     another. Subclasses define `call` with `mask`, or with `memory`, `mask` and `memory_mask`.
     """
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.supports_masking = True
 
     def __call__(self, *args, **kwargs):
         return super().__call__(**self._with_masks(*args, **kwargs))
@@ -189,7 +185,7 @@ class MaskedLayer(Layer):
         return super().stateless_call(*args[:2], return_losses=return_losses, **arguments)
 
     def _with_masks(self, *args, **kwargs):
-        signature = inspect.signature(self.call)
+        signature = _signature(type(self).call)
         if "return_attention_scores" in kwargs.keys() - signature.parameters.keys():
             raise UserError(
                 "`return_attention_scores` is for attention layers: `keras_tfm.record_attention` collects the "
@@ -197,7 +193,10 @@ class MaskedLayer(Layer):
                 "    with record_attention() as maps:\n        y = layer(x)\n    next(iter(maps.values()))\n"
                 f"Received: return_attention_scores={kwargs['return_attention_scores']}"
             )
-        return self._merged(next(iter(signature.parameters)), **signature.bind_partial(*args).arguments, **kwargs)
+        _, first, *_ = signature.parameters
+        given = signature.bind_partial(self, *args).arguments
+        del given["self"]
+        return self._merged(first, **given, **kwargs)
 
     def _merged(self, first, /, memory=None, mask=None, memory_mask=None, attention_mask=None, **kwargs):
         x = kwargs.pop(first)  # subclasses may call it as they like
@@ -206,23 +205,14 @@ class MaskedLayer(Layer):
             check_sequence("memory", memory.shape)
         attention_mask = check("attention_mask", attention_mask)
         if attention_mask is not None and len(attention_mask.shape) == 2:
-            raise UserError(
-                "`attention_mask` must be (batch or 1, query, key) or (batch or 1, heads, query, key): pass a (batch, "
-                f"length) mask as `mask`. Received: attention_mask.shape={tuple(attention_mask.shape)}"
-            )
+            rule = "(batch or 1, query, key) or (batch or 1, heads, query, key): pass a (batch, length) mask as `mask`"
+            raise UserError(f"`attention_mask` must be {rule}. Received: shape={tuple(attention_mask.shape)}")
         mask = merge(x, check("mask", mask, (2,), of=x))
         if mask is not None and mask.shape[0] == 1:
             mask = ops.broadcast_to(mask, ops.shape(x)[:2])
         memory_mask = merge(memory, check("memory_mask", memory_mask, of=memory))
         given = {"memory": memory, "mask": mask, "memory_mask": memory_mask, "attention_mask": attention_mask}
         return {first: x, **{name: value for name, value in given.items() if value is not None}, **kwargs}
-
-    def check_only_cache(self, **others):
-        """An error if anything is given that a call with a cache cannot take."""
-        for name, value in others.items():
-            if value is not None:
-                rule = "which contains the memory, and to which only tokens are added"
-                raise UserError(f"`{name}` must be None in a call with a `cache`, {rule}. Received: a {name}")
 
     def check_built(self, method):
         if not self.built:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import keras
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import UserError, one_of, positive, positive_number
-from keras_tfm.layers.base import Layer, check_sequence
+from keras_tfm.common.arguments import UserError, one_of, positive
+from keras_tfm.layers.base import Layer, check_sequence, options_of
 
 ENCODINGS = ("sinusoidal", "learned", "index")  # kinds of `PositionalEncoding`
 COMBINATIONS = ("add", "concat")  # how they join the features
@@ -44,8 +44,7 @@ class PositionalEncoding(Layer):
 
     Call arguments:
         inputs: (batch, length, features); the output has the same width, or `dim` more for "concat".
-        position_ids: (batch, length) integers, for packed sequences; `start_index, start_index + 1, …` by
-            default.
+        position_ids: (batch, length) integers, for packed sequences; `start_index, start_index + 1, …` by default.
         start_index: position of the first token, for cached decoding.
 
     >>> print(PositionalEncoding(combine="concat", dim=3)(ops.zeros((2, 5, 8))).shape)
@@ -62,17 +61,15 @@ class PositionalEncoding(Layer):
         max_wavelength: float = 10000.0,
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
-        self.kind = one_of("kind", kind, ENCODINGS)
-        self.combine = one_of("combine", combine, COMBINATIONS)
-        self.max_length = positive("max_length", max_length) if kind == "learned" else max_length
-        self.dim = positive("dim", dim, optional=True)
-        self.max_wavelength = positive_number("max_wavelength", max_wavelength)
+        super().__init__(options_of(PositionalEncoding, locals()), **kwargs)
+        one_of("kind", kind, ENCODINGS)
+        one_of("combine", combine, COMBINATIONS)
+        if kind == "learned":
+            positive("max_length", max_length)
         if dim is not None and (combine == "add" or kind == "index"):
             raise UserError(f"`dim` must be None for {combine=} and {kind=}. Received: {dim=}")
         if max_length is not None and kind != "learned":
             raise UserError(f"`max_length` must be None for {kind=}. Received: {max_length=}")
-        self.supports_masking = True
 
     def build(self, inputs_shape):
         check_sequence("inputs", inputs_shape)
@@ -90,10 +87,8 @@ class PositionalEncoding(Layer):
             position_ids = ops.as_integer("position_ids", position_ids)
             last = ops.known_value(ops.max(position_ids))
         if self.kind == "learned" and last is not None and last >= self.max_length:
-            raise UserError(
-                "`max_length` must exceed the position of every token. "
-                f"Received: max_length={self.max_length}, last position={last}"
-            )
+            received = f"max_length={self.max_length}, last position={last}"
+            raise UserError(f"`max_length` must exceed the position of every token. Received: {received}")
         encoding = ops.cast(self.encode(position_ids, self.dim or inputs.shape[-1]), inputs.dtype)
         if self.combine == "add":
             return inputs + encoding
@@ -108,9 +103,8 @@ class PositionalEncoding(Layer):
             return ops.cast(positions, "float32")[..., None]
         rows = ops.take(self.table, ops.clip(positions, 0, self.max_length - 1), axis=0)
         inside = ops.logical_and(positions >= 0, positions < self.max_length)
-        return ops.where(
-            inside[..., None], rows, math.nan
-        )  # NaN, not the wrong row, for positions that a graph could not check
+        # NaN, not the wrong row, for positions that a graph could not check
+        return ops.where(inside[..., None], rows, math.nan)
 
     def compute_output_shape(self, inputs_shape):
         extra = 1 if self.kind == "index" else self.dim or inputs_shape[-1]

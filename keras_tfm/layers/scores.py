@@ -62,10 +62,7 @@ SCORES = {
 
 def soft(scores, mask=None):
     """Softmax over the keys that the mask allows: float32 scores (b, h, q, k) → weights of the same shape."""
-    if mask is not None:
-        scores = scores + ops.hide(mask)
-    single = scores.shape[-1] == 1  # Keras' softmax warns about an axis of size one
-    return scores - scores + 1 if single else ops.softmax(scores)
+    return ops.masked_softmax(scores, mask)
 
 
 def hard(scores, mask=None):

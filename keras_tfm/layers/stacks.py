@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import UserError, one_of, positive, rate
+from keras_tfm.common.arguments import UserError, one_of, positive
 from keras_tfm.layers import masks
 from keras_tfm.layers.attention import check_capacity
 from keras_tfm.layers.base import options_of
@@ -19,17 +19,16 @@ PLACES = ("input", "every_layer")  # where positions that join the features ente
 
 
 class Stack(masks.MaskedLayer):
-    """What encoder and decoder share: everything except their options, `build` and `call`."""
+    """What encoder and decoder share: everything except their options and `call`."""
 
     def __init__(self, block, options, **kwargs):
-        super().__init__(**kwargs)
-        self.set_options(options)
+        super().__init__(options, **kwargs)
         positions = one_of("positions", self.positions, (*ENCODINGS, *SCHEMES))
         one_of("positions_in", self.positions_in, PLACES)
-        policy, numbers = self.dtype_policy, range(positive("num_layers", self.num_layers))
-        self.input_dropout = Dropout(rate("dropout", self.dropout), name=f"{self.name}_dropout", dtype=policy)
-        of_block = options_of(block, options) | {"positions": positions if positions in SCHEMES else None}
-        self.blocks = [block(**of_block, dtype=policy, name=f"{self.name}_{n}") for n in numbers]
+        policy, numbers = self.dtype_policy, range(self.num_layers)
+        self.input_dropout = Dropout(self.dropout, name=f"{self.name}_dropout", dtype=policy)
+        of_block = options | {"positions": positions if positions in SCHEMES else None}
+        self.blocks = [self.make(block, f"{self.name}_{n}", of_block) for n in numbers]
         self.encodings, self.position_denses = [], []  # one for the first block, one per block, or none
         if positions in ENCODINGS:
             limit = positive("max_length", self.max_length) if positions == "learned" else None
@@ -60,11 +59,9 @@ class Stack(masks.MaskedLayer):
     def before_block(self, number, x, position_ids=None, start=0, training=None):
         """The input of a block: adds positions where they enter; norm and dropout before the first block."""
         if position_ids is not None and not self.encodings:
-            raise UserError(
-                f"`position_ids` must be None for a stack with positions={self.positions!r}, where only distances "
-                f"matter: only {', '.join(ENCODINGS)} take them. Received: position_ids of shape "
-                f"{tuple(ops.shape(position_ids))}"
-            )
+            rule = f"None for positions={self.positions!r}, where only distances matter"
+            shape = tuple(ops.shape(position_ids))
+            raise UserError(f"`position_ids` must be {rule}. Received: position_ids of shape {shape}")
         if number < len(self.encodings):
             encoding = self.encodings[number]
             x = encoding(x, start_index=start) if position_ids is None else encoding(x, position_ids=position_ids)
@@ -166,14 +163,7 @@ class TransformerEncoder(Stack):
         self.build_layers(inputs_shape)
 
     def call(
-        self,
-        inputs,
-        *,
-        mask=None,
-        attention_mask=None,
-        position_ids=None,
-        return_hidden_states=False,
-        training=None,
+        self, inputs, *, mask=None, attention_mask=None, position_ids=None, return_hidden_states=False, training=None
     ):
         given = {"mask": mask, "attention_mask": attention_mask}
         return self.through_blocks(inputs, position_ids, training, return_hidden_states, **given)
@@ -256,8 +246,9 @@ class TransformerDecoder(Stack):
             return self.through_blocks(inputs, position_ids, training, return_hidden_states, **given)
         if return_hidden_states:
             raise UserError("`return_hidden_states` must be False in a call with a `cache`. Received: both")
-        start, room = ops.as_integer("cache_position", cache_position), ops.shape(cache[0]["self"]["k"])[2]
-        x, past, new_cache = check_capacity(inputs, room, start), masks.causal(ops.shape(inputs)[1], room, start), []
+        start, capacity = ops.as_integer("cache_position", cache_position), ops.shape(cache[0]["self"]["k"])[2]
+        x, new_cache = check_capacity(inputs, capacity, start), []
+        past = masks.causal(ops.shape(inputs)[1], capacity, start)
         for number, (block, old) in enumerate(zip(self.blocks, cache, strict=True)):
             x = self.before_block(number, x, position_ids, start, training)
             old = {**old, "self": {**old["self"], "past": past}}  # the same for all blocks

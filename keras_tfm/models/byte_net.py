@@ -5,13 +5,14 @@ from typing import Any
 import keras
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import check, positive, rate
+from keras_tfm.common.arguments import check
 from keras_tfm.layers import masks
 from keras_tfm.layers.base import options_of
 from keras_tfm.layers.blocks import NORMS
 from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.masks import MaskedLayer
-from keras_tfm.models.convolutional import FARTHEST, Convolution, Convolutional, Decoder, Encoder, zero_padding
+from keras_tfm.models.convolutional import FARTHEST, Convolution, Convolutional, Encoder, zero_padding
+from keras_tfm.models.encoder_decoder import Decoder
 from keras_tfm.sizes import sizes
 
 
@@ -55,18 +56,15 @@ class ByteNetStack(MaskedLayer):
     """
 
     def __init__(self, units, *, kernel_size=3, num_layers=2, dilations=5, dropout=0.1, **kwargs):
-        options = options_of(ByteNetStack, locals())
-        super().__init__(**kwargs)
-        self.set_options(options)
-        positive("units", units), positive("kernel_size", kernel_size), positive("num_layers", num_layers)
-        far = positive("dilations", dilations) > 16 or (kernel_size - 1) * 2**dilations > FARTHEST
+        super().__init__(options_of(ByteNetStack, locals()), **kwargs)
+        far = dilations > 16 or (kernel_size - 1) * 2**dilations > FARTHEST
         check("dilations", dilations, not far, f"so few that the widest convolution spans {FARTHEST:,} tokens at most")
         rates = [2**power for power in range(dilations)] * num_layers
         self.blocks = [
             ResidualConvolution(units, kernel_size, dilation, dropout, dtype=self.dtype_policy, name=f"block_{number}")
             for number, dilation in enumerate(rates)
         ]
-        self.input_dropout = Dropout(rate("dropout", dropout), dtype=self.dtype_policy)
+        self.input_dropout = Dropout(dropout, dtype=self.dtype_policy)
         self.norm = NORMS["layer"](dtype=self.dtype_policy, name="norm")
 
     def build(self, inputs_shape):
@@ -96,20 +94,7 @@ class ByteNetDecoder(Decoder, ByteNetStack):
 
     The paper first stretches the memory to the length that it expects of the target. Here its place `t` is that of
     source token `t`, with zeros beyond the last one, and each token also reads the mean of the memory, for what lies
-    further ahead. The arguments are those of `ByteNetStack`.
-
-    Call arguments:
-        inputs, memory, memory_mask: (batch, length, features), the output of `ByteNetEncoder`, and its mask.
-        mask: (batch, length); only where it is True, `inputs` are read. None in a call with a cache.
-        cache, cache_position: a cache from `init_cache`, instead of `memory`; `inputs` start at this position.
-
-    Returns:
-        (batch, length, features), zeros where the mask is False; with a cache, a tuple of that and the new cache.
-
-    >>> decoder, x, memory = ByteNetDecoder(units=4), ops.ones((1, 3, 8)), ops.ones((1, 5, 8))
-    >>> y = decoder(x, memory)
-    >>> y, cache = decoder(x[:, :1], cache=decoder.init_cache(batch_size=1, max_length=3, memory=memory))
-    >>> y, cache = decoder(x[:, 1:], cache=cache, cache_position=1)
+    further ahead. Arguments are those of `ByteNetStack`, calls those of `Decoder`.
     """
 
     memory_attentions = ()
@@ -122,7 +107,6 @@ class ByteNetDecoder(Decoder, ByteNetStack):
             layer.build(memory_shape)
 
     def run(self, x, cache, start):
-        """The output for x, all of it tokens or with padding after them, and the new windows."""
         x, windows = self.input_dropout(x) + self.beside(x, cache["memory"], start), []
         for block, window in zip(self.blocks, cache["state"], strict=True):
             y, window = block.convolution.after(window, block.before(x))
@@ -140,11 +124,7 @@ class ByteNetDecoder(Decoder, ByteNetStack):
         shape = sources, rows // (ops.maximum(sources, 1) if ops.is_tensor(sources) else sources), t, width
         return ops.reshape(ops.broadcast_to(aligned[:, None], shape), (rows, t, width))
 
-    def init_cache(self, batch_size, max_length, memory, memory_mask=None, masked=True):
-        """The cache before the first token: a window per block as "state", and the "memory"."""
-        self.check_built("init_cache")
-        mask = masks.of_memory(memory, memory_mask)
-        memory = ops.cast(memory, self.compute_dtype)  # as in a call, or a step would change the type of the cache
+    def new_cache(self, batch_size, memory, mask):
         kept = {"features": self.memory_dense(memory)}
         if mask is not None:  # place `t` is that of token `t`
             features = ops.take_each(kept["features"], masks.tokens_first(mask)[0])

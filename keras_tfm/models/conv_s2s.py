@@ -6,14 +6,15 @@ from typing import Any
 import keras
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import one_of, positive, rate
-from keras_tfm.layers import PositionalEncoding, masks, recording, scores
+from keras_tfm.common.arguments import one_of
+from keras_tfm.layers import PositionalEncoding, recording, scores
 from keras_tfm.layers.attention import fold_hypotheses
 from keras_tfm.layers.base import fresh, options_of
 from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.masks import MaskedLayer
 from keras_tfm.layers.positions import ENCODINGS
-from keras_tfm.models.convolutional import HALF, Convolution, Convolutional, Decoder, Encoder, zero_padding
+from keras_tfm.models.convolutional import HALF, Convolution, Convolutional, Encoder, zero_padding
+from keras_tfm.models.encoder_decoder import Decoder
 from keras_tfm.sizes import sizes
 
 
@@ -32,22 +33,16 @@ class ConvStack(MaskedLayer):
     def __init__(
         self, units, *, kernel_size=3, num_layers=4, positions="learned", max_length=512, dropout=0.1, **kwargs
     ):
-        options = options_of(ConvStack, locals())
-        super().__init__(**kwargs)
-        self.set_options(options)
-        self.units, policy = positive("units", units), self.dtype_policy
+        super().__init__(options_of(ConvStack, locals()), **kwargs)
         one_of("positions", positions, (None, *ENCODINGS))
+        policy, numbers = self.dtype_policy, range(num_layers)
         limit = max_length if positions == "learned" else None
         self.encoding = positions and PositionalEncoding(positions, max_length=limit, dtype=policy, name="positions")
-        numbers = range(positive("num_layers", num_layers))
-        names = [f"convolution_{number}" for number in numbers]
-        self.kept = 1 - rate("dropout", dropout)
-        normal = keras.initializers.RandomNormal(
-            stddev=math.sqrt(4 * self.kept / (positive("kernel_size", kernel_size) * units))
-        )
+        self.kept = 1 - dropout
+        normal = keras.initializers.RandomNormal(stddev=math.sqrt(4 * self.kept / (kernel_size * units)))
         self.convolutions = [
-            Convolution(2 * units, kernel_size, kernel_initializer=fresh(normal), dtype=policy, name=name)
-            for name in names
+            Convolution(2 * units, kernel_size, kernel_initializer=fresh(normal), dtype=policy, name=f"convolution_{n}")
+            for n in numbers
         ]
         self.dropouts = [Dropout(dropout, dtype=policy) for _ in ("input", *numbers, "output")]
 
@@ -130,21 +125,7 @@ class MultiStepAttention(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
 class ConvDecoder(Decoder, ConvStack):
-    """The decoder of ConvS2S, with attention after each convolution; the arguments are those of `ConvStack`.
-
-    Call arguments:
-        inputs, memory, memory_mask: (batch, length, features), the output of `ConvEncoder`, and its mask.
-        mask: (batch, length); only where it is True, `inputs` are read. None in a call with a cache.
-        cache, cache_position: a cache from `init_cache`, instead of `memory`; `inputs` start at this position.
-
-    Returns:
-        (batch, length, features), zeros where the mask is False; with a cache, a tuple of that and the new cache.
-
-    >>> decoder, x, memory = ConvDecoder(units=6), ops.ones((1, 3, 8)), ops.ones((1, 5, 16))
-    >>> y = decoder(x, memory)
-    >>> y, cache = decoder(x[:, :1], cache=decoder.init_cache(batch_size=1, max_length=3, memory=memory))
-    >>> y, cache = decoder(x[:, 1:], cache=cache, cache_position=1)
-    """
+    """The decoder of ConvS2S, with attention after each convolution; arguments of `ConvStack`, calls of `Decoder`."""
 
     def build(self, inputs_shape, memory_shape):
         super().build(inputs_shape)
@@ -155,7 +136,6 @@ class ConvDecoder(Decoder, ConvStack):
             layer.build((*inputs_shape[:-1], self.units))
 
     def run(self, x, cache, start):
-        """The output for x, all of it tokens or with padding after them, and the new windows."""
         embedded, windows = self.embed(x, start), []
         x = self.input_dense(embedded)
         for number, convolution in enumerate(self.convolutions):
@@ -166,12 +146,8 @@ class ConvDecoder(Decoder, ConvStack):
             windows.append(window)
         return self.dropouts[-1](self.output_dense(x) * embedded.shape[-1] ** 0.5), windows
 
-    def init_cache(self, batch_size, max_length, memory, memory_mask=None, masked=True):
-        """The cache before the first token: a window per convolution as "state", and the "memory"."""
-        self.check_built("init_cache")
-        mask = masks.of_memory(memory, memory_mask)
-        memory = ops.cast(memory, self.compute_dtype)  # as in a call, or a step would change the type of the cache
-        share = 1 / (2 * len(self.convolutions))  # the encoder hears from each attention; less of each, as in the paper
+    def new_cache(self, batch_size, memory, mask):
+        share = 1 / (2 * len(self.convolutions))  # of the gradient: the paper scales those of all attentions down
         memory = share * memory + ops.stop_gradient((1 - share) * memory)
         # integers, which no call casts to a type that rounds them
         kept = {"features": memory, "count": ops.ones_like(memory[:, :1, 0], "int32") * ops.shape(memory)[1]}

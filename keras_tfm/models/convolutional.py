@@ -59,18 +59,6 @@ class Encoder(MaskedLayer):
         return masks.over_tokens(lambda x: self.run(x, None if mask is None else masks.in_front(mask)), inputs, mask)
 
 
-class Decoder(MaskedLayer):
-    """Convolutions over the earlier tokens; padding anywhere changes nothing."""
-
-    def call(self, inputs, memory=None, *, mask=None, memory_mask=None, cache=None, cache_position=0):
-        if cache is None:
-            new = self.init_cache(ops.shape(inputs)[0], None, memory, memory_mask)
-            return masks.over_tokens(lambda x: self.run(x, new, cache_position)[0], inputs, mask)
-        self.check_only_cache(memory=memory, mask=mask, memory_mask=memory_mask)
-        x, windows = self.run(inputs, cache, cache_position)
-        return x, {**cache, "state": windows}
-
-
 class Convolutional(EncoderDecoder):
     """What `ConvS2S` and `ByteNet` share: everything except their layers and defaults."""
 

@@ -6,10 +6,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_tfm import ops
-from keras_tfm.common.arguments import check, positive
+from keras_tfm import decoding, ops
+from keras_tfm.common.arguments import UserError, check, positive
 from keras_tfm.decoding.samplers import Greedy
-from keras_tfm.layers import recording
+from keras_tfm.layers import masks, recording
 from keras_tfm.models.sequence import SequenceModel
 from keras_tfm.ops import without_mask
 from keras_tfm.ops.private import get_keras_mask
@@ -58,38 +58,33 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
         return ops.not_equal(inputs, 0) if "int" in keras.backend.standardize_dtype(inputs.dtype) else mask
 
 
-def embedding(vocab_size, dim, name, dtype, tied=True, **options):
-    """A `TokenEmbedding` whose outputs, and whose logits of unit-variance features, start with unit variance."""
-    initializer = keras.initializers.RandomNormal(stddev=positive("model_dim", dim) ** -0.5)
-    vocab_size = positive("vocab_size", vocab_size)
-    options |= {"mask_zero": True, "name": name, "dtype": dtype}
-    return TokenEmbedding(vocab_size, dim, tied, initializer, **options)
+def embedding(arguments, side, name, vocab_size, tied=True, **options):
+    """The layer for a side of a model with these arguments: the caller's own if there is one and it suits the model.
 
-
-def own_embedding(side, layer, vocab_size, dim):
-    """The layer that a caller gave for the embeddings of a side, if it suits the model; None if there is none."""
-    if layer is None:
-        return None
-    name, sizes = f"{side}_embedding", {"input_dim": vocab_size, "output_dim": dim}
-    check(name, layer, isinstance(layer, keras.layers.Layer), "a Keras layer, from ids to features")
-    fine = all(getattr(layer, size, wanted) == wanted for size, wanted in sizes.items())
-    check(name, layer, fine, f"a layer with {sizes}, as the model's vocabulary and `model_dim`")
-    masked = get_keras_mask(layer(id_input("ids"))) is not None
-    return check(name, layer, masked, "a layer that masks padding, such as an `Embedding` with mask_zero=True")
+    Otherwise a `TokenEmbedding` whose outputs, and whose logits of unit-variance features, start with unit variance.
+    """
+    width, own = positive("model_dim", arguments["model_dim"]), arguments.get(f"{side}_embedding")
+    if own is None:
+        normal, vocab_size = keras.initializers.RandomNormal(stddev=width**-0.5), positive("vocab_size", vocab_size)
+        return TokenEmbedding(vocab_size, width, tied, normal, name=name, dtype=arguments["dtype"], **options)
+    name, sizes = f"{side}_embedding", {"input_dim": vocab_size, "output_dim": width}
+    check(name, own, isinstance(own, keras.layers.Layer), "a Keras layer, from ids to features")
+    fine = all(getattr(own, size, wanted) == wanted for size, wanted in sizes.items())
+    check(name, own, fine, f"a layer with {sizes}, as the model's vocabulary and `model_dim`")
+    masked = get_keras_mask(own(id_input("ids"))) is not None
+    return check(name, own, masked, "a layer that masks padding, such as an `Embedding` with mask_zero=True")
 
 
 def embeddings(arguments):
-    """The layers for source and target: those in the arguments of a model, or new ones; one if they are shared."""
-    target_size, width, dtype = arguments["target_vocab_size"], arguments["model_dim"], arguments["dtype"]
-    sizes = {"source": arguments["vocab_size"], "target": target_size or arguments["vocab_size"]}
-    own = {side: own_embedding(side, arguments.get(f"{side}_embedding"), sizes[side], width) for side in sizes}
+    """The layers for source and target; one if they are shared."""
+    source_size, target_size = arguments["vocab_size"], arguments["target_vocab_size"]
     scaled = {"scaled": arguments.get("scaled_embeddings", True)}
     output = {"tied": arguments["tied_output"], "use_bias": arguments.get("output_bias", False), **scaled}
-    if target_size is None and own["target"] is None:
-        both = own["source"] or embedding(sizes["source"], width, "embedding", dtype, **output)
+    if target_size is None and arguments.get("target_embedding") is None:
+        both = embedding(arguments, "source", "embedding", source_size, **output)
         return both, both
-    source = own["source"] or embedding(sizes["source"], width, "source_embedding", dtype, **scaled)
-    return source, own["target"] or embedding(sizes["target"], width, "target_embedding", dtype, **output)
+    source = embedding(arguments, "source", "source_embedding", source_size, **scaled)
+    return source, embedding(arguments, "target", "target_embedding", target_size or source_size, **output)
 
 
 def output_layer(embed, vocab_size, arguments):
@@ -116,7 +111,89 @@ def embedded(layer, ids, padded):
     return layer(ids) if padded else without_mask(layer(ids))
 
 
-class EncoderDecoder(SequenceModel):
+class Decoder(masks.MaskedLayer):
+    """A decoder that reads token after token, from a state: the same code for all of them and for the next one.
+
+    Subclasses define `run(x, cache, start)`, the output for x, whose tokens come before its padding, and the new state;
+    and `new_cache(batch_size, memory, mask)`, the "state" before the first token and what is read of the "memory".
+
+    Call arguments:
+        inputs, memory, memory_mask: (batch, length, features), (batch, memory length, any features) and its mask.
+        mask: (batch, length); only where it is True, `inputs` are read. None in a call with a cache.
+        cache, cache_position: a cache from `init_cache`, instead of `memory`; `inputs` start at this position.
+
+    Returns:
+        (batch, length, features), zeros where the mask is False; with a cache, a tuple of that and the new cache.
+    """
+
+    def call(self, inputs, memory=None, *, mask=None, memory_mask=None, cache=None, cache_position=0):
+        if cache is None:
+            new = self.init_cache(ops.shape(inputs)[0], None, memory, memory_mask)
+            return masks.over_tokens(lambda x: self.run(x, new, cache_position)[0], inputs, mask)
+        for name, value in {"memory": memory, "mask": mask, "memory_mask": memory_mask}.items():
+            if value is not None:
+                rule = "which contains the memory, and to which only tokens are added"
+                raise UserError(f"`{name}` must be None in a call with a `cache`, {rule}. Received: a {name}")
+        x, state = self.run(inputs, cache, cache_position)
+        return x, {**cache, "state": state}
+
+    def init_cache(self, batch_size, max_length, memory, memory_mask=None, masked=True):
+        """The cache before the first token; `max_length` and `masked` have no effect."""
+        self.check_built("init_cache")
+        mask = masks.of_memory(memory, memory_mask)
+        memory = ops.cast(memory, self.compute_dtype)  # as in a call, or a step would change the type of the cache
+        return self.new_cache(batch_size, memory, mask)
+
+
+class StepModel(SequenceModel):
+    """A model that decodes step by step: with `prefill`, `target_embedding`, `decoder` and `output_layer`."""
+
+    def step(self, tokens: Any, position: Any, cache: Any) -> tuple[Any, Any]:
+        """Decodes the next tokens.
+
+        Args:
+            tokens: ids (batch, n); a 0 counts as a token too. The batch may be a multiple of that of the sources:
+                several consecutive hypotheses for each source.
+            position: position of the first of them.
+            cache: the cache of `prefill` or of the previous step.
+
+        Returns:
+            logits (batch, n, vocabulary) and the new cache.
+        """
+        x, cache = self._features(tokens, position, cache)
+        return logits_of(x, self.target_embedding, self.output_layer), cache
+
+    def _features(self, tokens, position, cache):
+        """What `step` computes the logits from, (batch, n, model_dim), and the new cache."""
+        return self.decoder(embedded(self.target_embedding, tokens, padded=False), cache=cache, cache_position=position)
+
+    def generate(self, ids: Any, max_length: int = 64, sampler: Greedy | None = None) -> np.ndarray:
+        """Decodes with a compiled search; a program is compiled for each shape, `max_length` and sampler.
+
+        Args:
+            ids: source ids (batch, length), each row with its end token; for a language model prompts without a start
+                token. Both are padded with zeros after the tokens.
+            max_length: maximum number of tokens, including the end token and those of a prompt.
+            sampler: `Greedy()`, the default, `Sample()` or `Beam()` of `keras_tfm.decoding`.
+
+        Returns:
+            ids (batch, max_length), a NumPy array with zeros after the end token; each prompt and what follows.
+
+        >>> from keras_tfm.models import decoder_lm
+        >>> model = decoder_lm(vocab_size=100, size="tiny", num_layers=1)
+        >>> model.generate([[7, 8], [9, 0]], max_length=5)[0, :2].tolist()
+        [7, 8]
+        """
+        sampler = sampler or Greedy()
+        key = sampler, *map(id, self.variables)  # there are others after `quantize` or `enable_lora`
+        with self.running:
+            if key not in self._programs:
+                program = decoding.compiled(sampler, self.prefill, self.step, self.variables, [self.running])
+                self._programs[key] = program
+        return self._programs[key](ids, max_length)
+
+
+class EncoderDecoder(StepModel):
     """Maps ids `{"source": (batch, source length), "target": (batch, target length)}`, 0 is padding, to logits.
 
     Args:
@@ -170,38 +247,6 @@ class EncoderDecoder(SequenceModel):
         memory = self.encode(sources, padded)
         cache = self.decoder.init_cache(ops.shape(sources)[0], max_length, memory, masked=False)
         return cache if prompt is None else self._features(prompt, 0, cache)[1]
-
-    def step(self, tokens: Any, position: Any, cache: Any) -> tuple[Any, Any]:
-        """Decodes the next tokens.
-
-        Args:
-            tokens: ids (batch, n); a 0 counts as a token too. The batch may be a multiple of that of the sources:
-                several consecutive hypotheses for each source.
-            position: position of the first of them.
-            cache: the cache of `prefill` or of the previous step.
-
-        Returns:
-            logits (batch, n, vocabulary) and the new cache.
-        """
-        x, cache = self._features(tokens, position, cache)
-        return logits_of(x, self.target_embedding, self.output_layer), cache
-
-    def _features(self, tokens, position, cache):
-        """What `step` computes the logits from, (batch, n, model_dim), and the new cache."""
-        return self.decoder(embedded(self.target_embedding, tokens, padded=False), cache=cache, cache_position=position)
-
-    def generate(self, ids: Any, max_length: int = 64, sampler: Greedy | None = None) -> np.ndarray:
-        """Decodes with a compiled search; a program is compiled for each shape, `max_length` and sampler.
-
-        Args:
-            ids: source ids (batch, length), each row with its end token, padded with zeros.
-            max_length: maximum number of tokens, including the end token.
-            sampler: `Greedy()`, the default, `Sample()` or `Beam()` of `keras_tfm.decoding`.
-
-        Returns:
-            ids (batch, max_length), a NumPy array with zeros after the end token.
-        """
-        return self._generate(sampler, ids, max_length)
 
     def step_and_attention(self, tokens, position, cache):
         """`step`, and how much the last token attends to each source token, (batch, source length)."""

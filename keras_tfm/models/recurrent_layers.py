@@ -7,11 +7,12 @@ from that after the last token. Layers that wait for no attention run by the fus
 import keras
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import check, one_of, positive, rate
+from keras_tfm.common.arguments import check, one_of
 from keras_tfm.layers import MultiHeadAttention, masks, recording
 from keras_tfm.layers.base import options_of
 from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.masks import MaskedLayer
+from keras_tfm.models.encoder_decoder import Decoder
 from keras_tfm.ops import take_each
 
 CELLS = {"lstm": keras.layers.LSTM, "gru": keras.layers.GRU, "rnn": keras.layers.SimpleRNN}
@@ -85,16 +86,12 @@ class RecurrentEncoder(MaskedLayer):
         dropout=0.1,
         **kwargs,
     ):
-        options = options_of(RecurrentEncoder, locals())
-        super().__init__(**kwargs)
-        self.set_options(options)
-        layer, numbers = CELLS[one_of("cell", cell, CELLS)], range(positive("num_layers", num_layers))
+        super().__init__(options_of(RecurrentEncoder, locals()), **kwargs)
+        layer, numbers = CELLS[one_of("cell", cell, CELLS)], range(num_layers)
         rule = f"an integer from 0 to {num_layers=}"
         check("bidirectional_layers", bidirectional_layers, bidirectional_layers in range(num_layers + 1), rule)
-        check("units", units, positive("units", units) % 2 == 0 or not bidirectional_layers, "even")
-        self.residual, self.summary = residual, summary
-        dropouts = (*numbers, "output")
-        self.dropouts = [Dropout(rate("dropout", dropout), dtype=self.dtype_policy) for _ in dropouts]
+        check("units", units, units % 2 == 0 or not bidirectional_layers, "even")
+        self.dropouts = [Dropout(dropout, dtype=self.dtype_policy) for _ in (*numbers, "output")]
         self.layers = []  # the layers of each direction
         for number in numbers:
             names = ("forward", "backward") if number < bidirectional_layers else ("forward",)
@@ -133,43 +130,31 @@ class RecurrentEncoder(MaskedLayer):
         return None if self.summary else mask
 
 
-class RecurrentDecoder(MaskedLayer):
+class RecurrentDecoder(Decoder):
     """A stack of recurrent layers that read tokens and, beside them, a context made from the memory.
 
-    The layers start from a function of the mean of the memory. Subclasses define what the context is.
+    The layers start from a function of the mean of the memory. Subclasses define what the context is. Calls are those
+    of `Decoder`; a `cache_position` is ignored, since each call continues where the last one ended.
 
     Args:
         units, cell, num_layers, residual: as for `RecurrentEncoder`.
         dropout: dropout rate of the input of each layer and of the output.
         num_heads, score: of attention, as for `MultiHeadAttention`.
-
-    Call arguments:
-        inputs, memory, memory_mask: (batch, length, features), (batch, memory length, any features) and its mask.
-        mask: (batch, length); only where it is True, `inputs` are read. None in a call with a cache.
-        cache: a cache from `init_cache`, instead of `memory`.
-        cache_position: ignored: each call goes on where the last one ended.
-
-    Returns:
-        (batch, length, features), zeros where the mask is False; with a cache, a tuple of that and the new cache.
     """
+
+    attends = True
 
     def __init__(
         self, units, *, cell="lstm", num_layers=1, residual=False, dropout=0.1, num_heads=1, score="additive", **kwargs
     ):
         options = options_of(RecurrentDecoder, locals())
-        super().__init__(**kwargs)
-        self.set_options(options)
-        layer, policy = CELLS[one_of("cell", cell, CELLS)], self.dtype_policy
-        self.units, self.residual = positive("units", units), residual
-        numbers = range(positive("num_layers", num_layers))
-        options = {"return_sequences": True, "return_state": True, "dtype": policy}
-        self.layers = [layer(units, **options, name=f"layer_{number}") for number in numbers]
-        self.dropouts = [Dropout(rate("dropout", dropout), dtype=policy) for _ in (*numbers, "output")]
-        self.memory_attentions = self.make_attentions(num_heads, score)
-
-    def make_attentions(self, num_heads, score):
-        """A list of the layers that attend to the memory."""
-        return [MultiHeadAttention(num_heads, score=score, dtype=self.dtype_policy, name="memory_attention")]
+        super().__init__(options, **kwargs)
+        layer, policy, numbers = CELLS[one_of("cell", cell, CELLS)], self.dtype_policy, range(num_layers)
+        returns = {"return_sequences": True, "return_state": True}
+        self.layers = [layer(units, **returns, dtype=policy, name=f"layer_{number}") for number in numbers]
+        self.dropouts = [Dropout(dropout, dtype=policy) for _ in (*numbers, "output")]
+        attentions = ["memory_attention"] if self.attends else []
+        self.memory_attentions = [self.make(MultiHeadAttention, name, options) for name in attentions]
 
     def build_layers(self, inputs_shape, memory_shape, first, others, context):
         """Builds the layers; `first` and `others` are the widths that they read beside their input."""
@@ -184,27 +169,18 @@ class RecurrentDecoder(MaskedLayer):
         self.output_dense = keras.layers.Dense(width, "tanh", dtype=self.dtype_policy, name="output")
         self.output_dense.build((batch, length, self.units + context + width))
 
-    def call(self, inputs, memory=None, *, mask=None, memory_mask=None, cache=None, cache_position=0):
-        x = self.dropouts[0](inputs)
-        if cache is None:
-            new = self.init_cache(None, None, memory, memory_mask)
-            y = masks.over_tokens(lambda x: self.run(x, new["state"], new.get("memory"))[0], x, mask)
-            return self.dropouts[-1](y)
-        self.check_only_cache(memory=memory, mask=mask, memory_mask=memory_mask)
-        y, state = self.run(x, cache["state"], cache.get("memory"))
-        return self.dropouts[-1](y), {**cache, "state": state}
+    def run(self, x, cache, start):
+        y, state = self.decode(self.dropouts[0](x), cache["state"], cache.get("memory"))
+        return self.dropouts[-1](y), state
 
-    def init_cache(self, batch_size, max_length, memory, memory_mask=None, masked=True):
-        """The cache before the first token: the "state" of the layers, and what attention needs of the "memory"."""
-        self.check_built("init_cache")
-        mask = masks.of_memory(memory, memory_mask)
-        memory = ops.cast(memory, self.compute_dtype)  # as in a call, or a step would change the type of the cache
+    def new_cache(self, batch_size, memory, mask):
         summary = masks.mean_of(memory, mask)
         states = ops.split(self.initial_dense(summary), self.initial_dense.units // self.units, axis=-1)
         structure = [keras.tree.flatten([layer.cell.state_size]) for layer in self.layers]
-        state = self.initial_state(keras.tree.pack_sequence_as(structure, states), summary)
-        caches = [attention.init_cache(batch_size, max_length, memory, mask) for attention in self.memory_attentions]
-        return {"state": state, **({"memory": caches[0]} if caches else {})}
+        cache = {"state": self.initial_state(keras.tree.pack_sequence_as(structure, states), summary)}
+        for attention in self.memory_attentions:
+            cache["memory"] = attention.init_cache(batch_size, None, memory, mask)
+        return cache
 
     def initial_state(self, layers, summary):
         """The state of the decoder, for those of its layers."""
@@ -239,15 +215,9 @@ class BottleneckDecoder(RecurrentDecoder):
     """The context is the mean of the memory, the same for each token (https://arxiv.org/abs/1406.1078).
 
     Arguments and calls are those of `RecurrentDecoder`; `num_heads` and `score` have no effect.
-
-    >>> decoder, x, summary = BottleneckDecoder(units=6), ops.ones((1, 3, 8)), ops.ones((1, 1, 4))
-    >>> y = decoder(x, summary)
-    >>> y, cache = decoder(x[:, :1], cache=decoder.init_cache(batch_size=1, max_length=3, memory=summary))
-    >>> y, cache = decoder(x[:, 1:], cache=cache)
     """
 
-    def make_attentions(self, num_heads, score):
-        return []
+    attends = False
 
     def build(self, inputs_shape, memory_shape):
         width = memory_shape[-1]
@@ -256,7 +226,7 @@ class BottleneckDecoder(RecurrentDecoder):
     def initial_state(self, layers, summary):
         return {"layers": layers, "context": summary}
 
-    def run(self, x, state, memory):
+    def decode(self, x, state, memory):
         context = state["context"][:, None]
         context = ops.broadcast_to(context, (*ops.shape(x)[:2], context.shape[-1]))
         y, first = run_layer(self.layers[0], ops.concatenate([x, context], axis=-1), state["layers"][0])
@@ -270,17 +240,12 @@ class BahdanauDecoder(RecurrentDecoder):
     """The context is what the first layer's previous output attends to (https://arxiv.org/abs/1409.0473).
 
     All layers read it (https://arxiv.org/abs/1609.08144). Arguments and calls are those of `RecurrentDecoder`.
-
-    >>> decoder, x, memory = BahdanauDecoder(units=6), ops.ones((1, 3, 8)), ops.ones((1, 5, 4))
-    >>> y = decoder(x, memory)
-    >>> y, cache = decoder(x[:, :1], cache=decoder.init_cache(batch_size=1, max_length=3, memory=memory))
-    >>> y, cache = decoder(x[:, 1:], cache=cache)
     """
 
     def build(self, inputs_shape, memory_shape):
         self.build_layers(inputs_shape, memory_shape, first=self.units, others=self.units, context=self.units)
 
-    def run(self, x, state, memory):
+    def decode(self, x, state, memory):
         before = state["layers"][0]
 
         def step(now, x):
@@ -303,11 +268,6 @@ class LuongDecoder(RecurrentDecoder):
 
     This is the input feeding of https://arxiv.org/abs/1508.04025. There is no dropout between the layers. Arguments and
     calls are those of `RecurrentDecoder`.
-
-    >>> decoder, x, memory = LuongDecoder(units=6), ops.ones((1, 3, 8)), ops.ones((1, 5, 4))
-    >>> y = decoder(x, memory)
-    >>> y, cache = decoder(x[:, :1], cache=decoder.init_cache(batch_size=1, max_length=3, memory=memory))
-    >>> y, cache = decoder(x[:, 1:], cache=cache)
     """
 
     def build(self, inputs_shape, memory_shape):
@@ -317,7 +277,7 @@ class LuongDecoder(RecurrentDecoder):
     def initial_state(self, layers, summary):
         return {"layers": layers, "fed": ops.zeros((ops.shape(summary)[0], self.fed_width), self.compute_dtype)}
 
-    def run(self, x, state, memory):
+    def decode(self, x, state, memory):
         def step(now, x):
             y, layers = ops.concatenate([x, now["fed"]], axis=-1), []
             for number, (layer, states) in enumerate(zip(self.layers, now["layers"], strict=True)):

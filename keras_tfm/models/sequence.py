@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_tfm import decoding, ops
+from keras_tfm import ops
 from keras_tfm.common.arguments import NotFinite, UserError, one_of
 from keras_tfm.runtimes import devices
 
@@ -67,16 +67,6 @@ class SequenceModel(keras.Model):
     def predict(self, x, *args, **kwargs):
         with self.running, devices.any_rows(x):
             return super().predict(x, *args, **kwargs)
-
-    def _generate(self, sampler, sources, max_length):
-        """Runs a compiled search over `prefill` and `step`, see `decoding.compiled`."""
-        sampler = sampler or decoding.Greedy()
-        key = sampler, *map(id, self.variables)  # there are others after `quantize` or `enable_lora`
-        with self.running:
-            if key not in self._programs:
-                program = decoding.compiled(sampler, self.prefill, self.step, self.variables, [self.running])
-                self._programs[key] = program
-        return self._programs[key](sources, max_length)
 
     def check_finite(self, name=None):
         """Raises an error, in which the model is called `name`, if a weight is NaN or infinite."""

@@ -3,22 +3,20 @@
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_tfm import ops
 from keras_tfm.common.arguments import one_of, positive
 from keras_tfm.decoding import Prompted
-from keras_tfm.decoding.samplers import Greedy
 from keras_tfm.layers import TransformerDecoder, TransformerEncoder, masks
 from keras_tfm.layers.base import options_of
 from keras_tfm.models.encoder_decoder import (
     EncoderDecoder,
+    StepModel,
     embedded,
     embedding,
     id_input,
     logits_of,
     output_layer,
-    own_embedding,
 )
 from keras_tfm.models.sequence import SequenceModel
 from keras_tfm.sizes import sizes
@@ -86,7 +84,7 @@ class Transformer(EncoderDecoder):
 
 
 @keras.saving.register_keras_serializable(package="keras_tfm")
-class DecoderLM(SequenceModel):
+class DecoderLM(StepModel):
     """A decoder-only language model: ids (batch, length), 0 is padding → logits (batch, length, vocab_size).
 
     Args:
@@ -108,8 +106,7 @@ class DecoderLM(SequenceModel):
     ):
         decoder = TransformerDecoder(**options, dtype=dtype, name="decoder")
         arguments = options_of(DecoderLM, locals()) | decoder.get_options() | {"name": name or "decoder_lm"}
-        embed = own_embedding("target", target_embedding, vocab_size, model_dim)
-        embed = embed or embedding(vocab_size, model_dim, "embedding", dtype, tied_output)
+        embed = embedding(arguments, "target", "embedding", vocab_size, tied_output)
         target, output = id_input("target"), output_layer(embed, vocab_size, arguments)
         super().__init__(target, logits_of(decoder(embed(target)), embed, output), arguments)
         self.target_embedding, self.decoder, self.output_layer = embed, decoder, output
@@ -123,25 +120,6 @@ class DecoderLM(SequenceModel):
         rows, length = ops.shape(sources)
         maximum = ops.maximum if ops.is_tensor(length) or ops.is_tensor(max_length) else max
         return Prompted(self.decoder.init_cache(rows, maximum(max_length, length), masked=False), sources)
-
-    step, _features = EncoderDecoder.step, EncoderDecoder._features
-
-    def generate(self, ids: Any, max_length: int = 64, sampler: Greedy | None = None) -> np.ndarray:
-        """Continues prompts; see `EncoderDecoder.generate`.
-
-        Args:
-            ids: prompts (batch, length) without a start token, padded with zeros after the tokens.
-            max_length: maximum number of tokens, including those of the prompt and the end token.
-            sampler: `Greedy()`, the default, `Sample()` or `Beam()` of `keras_tfm.decoding`.
-
-        Returns:
-            ids (batch, max_length), a NumPy array: each prompt and what follows, with zeros after the end token.
-
-        >>> model = decoder_lm(vocab_size=100, size="tiny", num_layers=1)
-        >>> model.generate([[7, 8], [9, 0]], max_length=5)[0, :2].tolist()
-        [7, 8]
-        """
-        return self._generate(sampler, ids, max_length)
 
 
 # Name → features of a text from those of its tokens: x (batch, length, dim), mask (batch, length) → (batch, dim).
@@ -179,8 +157,7 @@ class EncoderClassifier(SequenceModel):
         encoder = TransformerEncoder(**options, dtype=dtype, name="encoder")
         arguments = options_of(EncoderClassifier, locals()) | encoder.get_options()
         arguments["name"] = name or "encoder_classifier"
-        embed = own_embedding("source", source_embedding, vocab_size, model_dim)
-        embed = embed or embedding(vocab_size, model_dim, "embedding", dtype)
+        embed = embedding(arguments, "source", "embedding", vocab_size)
         classes = keras.layers.Dense(positive("num_classes", num_classes), dtype="float32", name="classes")
         source = id_input("source")
         text = pooled(pooling, encoder(embed(source)), source)
@@ -193,10 +170,7 @@ class EncoderClassifier(SequenceModel):
 
 
 def pooled(pooling, x, ids):
-    """Float32 features of texts, for those of their tokens x (batch, length, dim) and ids (batch, length).
-
-    Those of a text without tokens are zeros.
-    """
+    """Float32 features of texts, for those of their tokens x (batch, length, dim); zeros if there are no tokens."""
     mask = ops.not_equal(ids, 0)
     features = POOLINGS[pooling](ops.cast(x, "float32"), mask)
     return ops.where(ops.any(mask, axis=1, keepdims=True), features, 0)

@@ -13,6 +13,7 @@ from keras_tfm.ops.tensors import (
     group_heads,
     hide,
     known_value,
+    masked_softmax,
     static_reshape,
     swap_heads,
     without_mask,

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_tfm.ops.tensors import group_heads, hide, swap_heads
+from keras_tfm.ops.tensors import group_heads, masked_softmax, swap_heads
 
 
 def matmul(x, kernel):
@@ -65,10 +65,7 @@ def attention(q, k, v, key_mask=None, causal=False):
         mask = past[None, None] if mask is None else ops.logical_and(mask, past)
     queries = group_heads(swap_heads(q * q.shape[-1] ** -0.5), groups)
     scores = ops.matmul(queries, ops.transpose(swap_heads(k), (0, 1, 3, 2)))
-    scores = ops.cast(group_heads(scores, heads), "float32")
-    scores = scores if mask is None else scores + hide(mask)
-    single = scores.shape[-1] == 1  # Keras' softmax warns about an axis of size one
-    weights = ops.cast(scores - scores + 1 if single else ops.softmax(scores), v.dtype)
+    weights = ops.cast(masked_softmax(ops.cast(group_heads(scores, heads), "float32"), mask), v.dtype)
     context = swap_heads(group_heads(ops.matmul(group_heads(weights, groups), swap_heads(v)), heads))
     if mask is None:
         return context

@@ -1,19 +1,13 @@
 """The private names of Keras that this package needs. Only this module imports from `keras.src`."""
 
-import keras
+# The mask that Keras attaches to a tensor has no public accessors, and JAX tracers keep theirs in a side table.
+from keras.src.backend import get_keras_mask, set_keras_mask
 
-try:
-    # The mask that Keras attaches to a tensor has no public accessors, and JAX tracers keep theirs in a side table.
-    from keras.src.backend import get_keras_mask, set_keras_mask
+# The only kind of data that `fit` accepts without inferring fixed shapes from the first batches.
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
-    # The only kind of data that `fit` accepts without inferring fixed shapes from the first batches.
-    from keras.src.trainers.data_adapters.data_adapter import DataAdapter
-
-    # Wraps an iterable of NumPy batches for the torch trainer; every adapter of Keras uses it.
-    from keras.src.trainers.data_adapters.data_adapter_utils import get_torch_dataloader
-except ImportError as error:
-    message = f"keras_tfm uses a private name that Keras {keras.__version__} no longer has: {error}"
-    raise ImportError(message) from error
+# Wraps an iterable of NumPy batches for the torch trainer; every adapter of Keras uses it.
+from keras.src.trainers.data_adapters.data_adapter_utils import get_torch_dataloader
 
 __all__ = ["DataAdapter", "earlier_store", "get_keras_mask", "get_torch_dataloader", "set_keras_mask"]
 

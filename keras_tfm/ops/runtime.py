@@ -81,7 +81,7 @@ def flat_places(places, size):
     return ops.reshape(ops.cast(places, "int32") + first, (-1,))
 
 
-def joined_dense(matmul, x, layers, add_bias=ops.add):
+def joined_dense(x, *layers, matmul, add_bias=ops.add):
     """Outputs of dense layers with one input (…, features), by one `matmul(x, kernel)`; all have biases, or none.
 
     They are computed in the layers' compute dtype: Keras casts weights and inputs only inside of a layer's call.
@@ -121,7 +121,8 @@ def dense(x, *layers, add_bias=ops.add):
     """Outputs of dense layers of Keras that share their input (…, features), by one product of two matrices."""
     if any(layer.quantization_mode for layer in layers):
         return [layer(x) for layer in layers]
-    return [_in_shape(x, y) for y in joined_dense(backend.matmul, _as_rows(x), layers, add_bias)]
+    outputs = joined_dense(_as_rows(x), *layers, matmul=backend.matmul, add_bias=add_bias)
+    return [_in_shape(x, y) for y in outputs]
 
 
 def logits(x, table, matmul=backend.matmul_transposed):

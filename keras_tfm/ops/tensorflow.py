@@ -47,12 +47,8 @@ def layer_norm(layer, x):
 def crossentropy(labels, logits, smoothing=0.0):
     """Holds no second copy of the logits in float32."""
     shape, size = ops.shape(labels), logits.shape[-1]
-    labels = tf.reshape(tf.cast(labels, "int32"), [-1])
-    losses = _crossentropy(labels, tf.reshape(logits, (-1, size)), smoothing, size)
-    return tf.reshape(losses, shape)
+    labels, logits = tf.reshape(tf.cast(labels, "int32"), [-1]), tf.reshape(logits, (-1, size))
 
-
-def _crossentropy(labels, logits, smoothing, size):
     @tf.function(jit_compile=True, autograph=False)  # one pass over the logits instead of three
     def slope(shares, labels, upstream):
         share = smoothing / size
@@ -74,7 +70,7 @@ def _crossentropy(labels, logits, smoothing, size):
         loss = loss - smoothing * tf.reduce_mean(wide, axis=-1) if smoothing else loss
         return loss, lambda upstream: slope(shares, labels, upstream)
 
-    return losses(logits)
+    return tf.reshape(losses(logits), shape)
 
 
 def attention(q, k, v, key_mask=None, causal=False):

@@ -48,6 +48,13 @@ def hide(mask):
     return ops.cast(ops.logical_not(mask), "float32") * -1e30
 
 
+def masked_softmax(scores, mask=None):
+    """Softmax over the last axis, where the mask is True; each row must have such a place."""
+    scores = scores if mask is None else scores + hide(mask)
+    single = scores.shape[-1] == 1  # Keras' softmax warns about an axis of size one
+    return scores - scores + 1 if single else ops.softmax(scores)
+
+
 def group_heads(x, heads):
     """Regroups rows under another number of heads: (b, g, n, d) → (b, heads, n · g / heads, d)."""
     batch, groups, rows, dim = ops.shape(x)

@@ -194,7 +194,7 @@ def divided(inputs):
 
 def is_main_process():
     """Whether this is the process that writes files."""
-    return _process() == 0
+    return not _process_index()
 
 
 @contextlib.contextmanager
@@ -207,21 +207,18 @@ def main_process_first():
         _barrier()
 
 
-def _process():
+def _process_index():
+    """The number of this process among those that have joined; None if none have."""
     if keras.backend.backend() != "jax":
-        return 0
+        return None
     import jax
 
-    return jax.process_index() if jax.distributed.is_initialized() else 0
+    return jax.process_index() if jax.distributed.is_initialized() else None
 
 
 def _barrier():
     """Waits until all processes have come here."""
-    if keras.backend.backend() != "jax":
-        return
-    import jax
-
-    if jax.distributed.is_initialized():
+    if _process_index() is not None:
         from jax.experimental import multihost_utils
 
         multihost_utils.sync_global_devices("keras_tfm")

@@ -1,17 +1,16 @@
 """LiteRT: the same results, by operators that its runtime executes quickly."""
 
+import functools
+
 import numpy as np
 import tensorflow as tf
 from keras import ops
 
 from keras_tfm.ops import plain
 from keras_tfm.ops.runtime import DEFAULT, NEVER, chunk_sizes, joined_dense, masked_columns, padded_to
+from keras_tfm.runtimes.saved_model import embed, layer_norm, take
 
 MOST_SOUGHT = 16  # up to this many, finding columns to drop takes less time than masking them
-
-
-def _dense(x, *layers):
-    return joined_dense(_product, x, layers)
 
 
 def _product(x, kernel):
@@ -23,14 +22,6 @@ def _logits(x, table):
     # rows have two axes, or the runtime would copy the logits to reshape them.
     rows = ops.maximum(ops.reshape(x, (-1, x.shape[-1])), -3e38)
     return ops.reshape(ops.matmul(rows, ops.transpose(table)), (*ops.shape(x)[:-1], table.shape[0]))
-
-
-def _layer_norm(layer, x):
-    """Keras' layer norm with fewer operators."""
-    x = ops.cast(x, "float32")
-    x = x - ops.mean(x, axis=-1, keepdims=True)
-    scale = ops.rsqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + layer.epsilon)
-    return ops.cast(x * scale * layer.gamma + layer.beta, layer.compute_dtype)
 
 
 def _best_k(x, k, without=()):
@@ -62,20 +53,12 @@ def _log_normalizer(logits, values, ids):
     return values[:, :1] - tf.math.log(tf.maximum(shares, 1e-37))
 
 
-def _embed(table, ids):
-    return _take(table, ids, axis=0)
-
-
-def _take(x, places, axis):
-    return tf.gather(x, places, axis=axis)  # without Keras' handling of negative places
-
-
 def _recurrent(layer, x, states):
     """A loop over a buffer; with Keras' own, over a list of tensors, the runtime's answers vary from load to load."""
     length = ops.shape(x)[1]
 
     def step(place, states, outputs):
-        y, states = layer.cell(_take(x, place, axis=1), states)
+        y, states = layer.cell(tf.gather(x, place, axis=1), states)
         return place + 1, states, ops.slice_update(outputs, (0, place, 0), y[:, None])
 
     before = ops.convert_to_tensor(0), states, ops.zeros((ops.shape(x)[0], length, layer.units))
@@ -84,13 +67,13 @@ def _recurrent(layer, x, states):
 
 
 LITERT = DEFAULT._replace(
-    dense=_dense,
+    dense=functools.partial(joined_dense, matmul=_product),
     logits=_logits,
     attention=plain.attention,  # Keras' fused attention transposes more
-    layer_norm=_layer_norm,
+    layer_norm=layer_norm,
     best_k=_best_k,
     log_normalizer=_log_normalizer,
-    embed=_embed,
-    take=_take,
+    embed=embed,
+    take=take,
     recurrent=_recurrent,
 )

@@ -1,5 +1,7 @@
 """ONNX, by operators that every runtime has and tf2onnx writes correctly."""
 
+import functools
+
 from keras import ops
 
 from keras_tfm.ops.runtime import INFERENCE, joined_dense
@@ -12,9 +14,6 @@ def _slice_update(x, starts, updates):
     return ops.where(places == starts[axis], updates, x)
 
 
-def _dense(x, *layers):
-    """Without flattened rows: tf2onnx would join their reshape wrongly with a later one of one head."""
-    return joined_dense(ops.matmul, x, layers)
-
-
+# without flattened rows: tf2onnx would join their reshape wrongly with a later one of one head
+_dense = functools.partial(joined_dense, matmul=ops.matmul)
 ONNX = INFERENCE._replace(slice_update=_slice_update, dense=_dense)

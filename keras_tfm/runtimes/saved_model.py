@@ -25,14 +25,23 @@ def saved_model():
         once=once,
         dense=functools.partial(dense, add_bias=tf.nn.bias_add),
         logits=functools.partial(logits, matmul=_matmul_transposed),
-        layer_norm=_layer_norm,
-        embed=lambda table, ids: tf.gather(ops.convert_to_tensor(table), ids),
-        take=lambda x, places, axis: tf.gather(x, places, axis=axis),
+        layer_norm=layer_norm,
+        embed=embed,
+        take=take,
         slice_update=_slice_update,
     )
 
 
-def _layer_norm(layer, x):
+def take(x, places, axis):
+    return tf.gather(x, places, axis=axis)  # without Keras' handling of negative places
+
+
+def embed(table, ids):
+    return tf.gather(ops.convert_to_tensor(table), ids)
+
+
+def layer_norm(layer, x):
+    """Keras' layer norm with fewer operators."""
     if not is_plain(layer, x):
         return plain.layer_norm(layer, x)
     unit, _ = standardized(x, layer.epsilon)

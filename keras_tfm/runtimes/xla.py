@@ -33,7 +33,7 @@ def _product_of_few(x, kernel=None, table=None):
 
 def _dense(x, *layers):
     joins = _few(x) and not any(layer.quantization_mode for layer in layers)
-    return joined_dense(_product_of_few, x, layers) if joins else DEFAULT.dense(x, *layers)
+    return joined_dense(x, *layers, matmul=_product_of_few) if joins else DEFAULT.dense(x, *layers)
 
 
 def _logits(x, table):

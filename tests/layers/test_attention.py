@@ -465,7 +465,7 @@ def test_bad_arguments(make, words):
 def test_a_cache_that_is_too_short(start):
     layer = cached_layer(causal=True)
     start = ops.convert_to_tensor(3, dtype="int32") if start == "tensor" else start
-    with pytest.raises(ValueError, match=r"`cache` must have room.*room=4, 2 tokens from 3"):
+    with pytest.raises(ValueError, match=r"`cache` must have room.*capacity=4, 2 tokens from 3"):
         layer(X[:, :2], cache=layer.init_cache(BATCH, 4), cache_position=start)
 
 
