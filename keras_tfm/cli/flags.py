@@ -117,7 +117,7 @@ ARGUMENTS = {
     },
     "info": {"model": OPTIONAL_MODEL},
 }
-AS_SAVED = "fixed in an export; without a flag, as a saved translator says, or by default"
+AS_SAVED = "fixed in an export; without a flag, as saved with the translator, or by default"
 DECODES = ("translate", "evaluate", "export", "serve")  # commands with the next flags, arguments of `Translator`
 # Name → type and help; the library has the defaults.
 DECODING = {
