@@ -9,31 +9,20 @@ import math
 import typing
 
 from keras_tfm.common import source
-from keras_tfm.common.arguments import check, closest, one_of
+from keras_tfm.common.arguments import check, closest, one_of, positive, positive_number, rate
 from keras_tfm.sizes import MODELS, SIZES
 from keras_tfm.text.subwords import KINDS
 
-PRE_TRANSFORMER_DEFAULTS = {
-    "clipnorm": 1.0,
-    "dropout": 0.2,
-}  # options of any recipe for a model older than the Transformer
-
+PRE_TRANSFORMER_DEFAULTS = {"clipnorm": 1.0, "dropout": 0.2}  # for models older than the Transformer
 # Options that may differ when a run is resumed: how long and how fast it trains, and what it reports.
-CHANGEABLE = {"steps", "passes", "patience", "average", "learning_rate", "warmup_steps", "clipnorm"}
-CHANGEABLE |= {"save_minutes", "bleu", "verbose", "devices", "model_parallel"}
+CHANGEABLE = {"steps", "passes", "patience", "average", "learning_rate", "warmup_steps", "clipnorm", "save_minutes"}
+CHANGEABLE |= {"bleu", "verbose", "devices", "model_parallel"}
 TOKENIZER_OPTIONS = ("vocab_size", "separate")
 KEPT = {"dropout", "attention_dropout", "max_length"}  # options of the model that `start_from` does not decide
 
 
-class Rule(typing.NamedTuple):
-    """What a value must be, in words and as a function."""
-
-    text: str
-    holds: typing.Callable
-
-
 class Words:
-    """A rule: one of the words of tables, each a dict, a tuple or a name for `source.words`.
+    """A check, like those of `arguments`, for one of the words of tables: dicts, tuples or names for `source.words`.
 
     They are read when they are asked for, so that a word added to a table is an option like any other.
     """
@@ -45,45 +34,44 @@ class Words:
         for table in self.tables:
             yield from source.words(table) if isinstance(table, str) else table
 
-    @property
-    def text(self):
-        return f"one of {[*self]}"
-
-    def holds(self, value):
-        return value in [*self]
+    def __call__(self, name, value):
+        return one_of(name, value, self)
 
 
-def _is_number(value):
-    return type(value) in (int, float) and -math.inf < value < math.inf
+def from_0(name, value):
+    return check(name, value, type(value) is int and value >= 0, "an integer of at least 0")
 
 
-COUNT = Rule("a positive integer", lambda value: type(value) is int and value > 0)
-FROM_0 = Rule("an integer of at least 0", lambda value: type(value) is int and value >= 0)
-ABOVE_0 = Rule("a positive number", lambda value: _is_number(value) and value > 0)
-RATE = Rule("at least 0 and less than 1", lambda value: _is_number(value) and 0 <= value < 1)
-DEVICES = Rule('a positive integer or "all"', lambda value: value == "all" or str(value).isdigit() and int(value) > 0)
-RULE_OF = {
-    int: COUNT,
-    float: Rule("a number of at least 0", lambda value: _is_number(value) and value >= 0),
-    bool: Rule("True or False", lambda value: type(value) is bool),
-    str: Rule("a string", lambda value: type(value) is str),
+def device_count(name, value):
+    fine = value == "all" or str(value).isdigit() and int(value) > 0
+    return check(name, value, fine, 'a positive integer or "all"')
+
+
+def number(name, value):
+    return check(name, value, type(value) in (int, float) and 0 <= value < math.inf, "a number of at least 0")
+
+
+# Type of an option → its check, unless it has another.
+CHECKS = {
+    int: positive,
+    float: number,
+    bool: lambda name, value: check(name, value, type(value) is bool, "True or False"),
+    str: lambda name, value: check(name, value, type(value) is str, "a string"),
 }
 
 
 def _option(default, text, allowed=None):
-    """A field. `allowed` are its `Words`, or a `Rule`; by default, that of the field's type."""
+    """A field. `allowed` are its `Words` or another check; by default, that of the field's type."""
     return dataclasses.field(default=default, metadata={"help": text, "allowed": allowed})
 
 
-_model = functools.partial(_option, None)
+_unset = functools.partial(_option, None)
 _SIZES = "; ".join(
     f"{name}: {sizes['num_layers']}+{sizes.get('num_decoder_layers', sizes['num_layers'])} layers of "
     f"width {sizes['model_dim']}"
     for name, sizes in SIZES.items()
 )
-
-
-_GATES = source.words("layers.blocks.GATES")
+_GATES = ", ".join(source.words("layers.blocks.GATES"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,18 +79,12 @@ class DataOptions:
     """Options of tokenizers and batches."""
 
     tokenizer: str = _option("bpe", "kind of tokenizer", Words(KINDS))
-    vocab_size: int | None = _option(
-        None, "maximum size of a vocabulary (default: depends on the corpus, 8,000 to 32,000)"
-    )
+    vocab_size: int | None = _unset("maximum size of a vocabulary (default: depends on the corpus, 8,000 to 32,000)")
     separate: bool = _option(False, "learn a vocabulary for each side instead of one for both")
-    sampling: float = _option(0.0, "subword sampling: share of BPE merges left out", RATE)
+    sampling: float = _option(0.0, "subword sampling: share of BPE merges left out", rate)
     samples: int = _option(10, "with subword sampling, number of differently split copies of the corpus")
-    batch_tokens: int | None = _option(
-        None, "maximum tokens per batch and side, counting padding (default: depends on the corpus)"
-    )
-    num_shapes: int | None = _option(
-        None, "maximum number of batch shapes; XLA compiles each (default: depends on the machine)"
-    )
+    batch_tokens: int | None = _unset("maximum tokens per batch and side, with padding (default: by the corpus)")
+    num_shapes: int | None = _unset("maximum number of batch shapes; each is compiled (default: by the machine)")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,86 +97,73 @@ class ModelOptions:
         Words(MODELS),
     )
     size: str = _option("tiny", f"model size. {_SIZES}", Words(SIZES))
-    num_layers: int | None = _model("number of encoder blocks or layers")
-    num_decoder_layers: int | None = _model("number of decoder blocks or layers, if different")
-    model_dim: int | None = _model("width of the model, or only of its embeddings if it has units")
-    units: int | None = _model("width of the layers")
-    cell: str | None = _model("kind of recurrent layer", Words("models.recurrent_layers.CELLS"))
-    bidirectional_layers: int | None = _model("number of encoder layers that read in both directions", FROM_0)
-    residual: bool | None = _model("add the input of each layer but the first to its output")
-    attention: str | None = _model("attention of the decoder", Words("models.recurrent_layers.DECODERS"))
-    kernel_size: int | None = _model("width of the convolutions")
-    dilations: int | None = _model("number of blocks per layer, with dilations 1, 2, 4, …")
-    num_heads: int | None = _model("number of attention heads")
-    head_dim: int | None = _model("width of a head, if it is not model_dim / num_heads")
-    num_kv_heads: int | None = _model("number of key/value heads, for grouped or multi-query attention")
-    ff_dim: int | None = _model("width of the feed-forward networks")
-    dropout: float | None = _model("dropout rate of sublayers and embeddings", RATE)
-    attention_dropout: float | None = _model("dropout rate of attention weights", RATE)
-    positions: str | None = _model("position scheme", Words("layers.positions.ENCODINGS", "layers.positions.SCHEMES"))
-    positions_in: str | None = _model("where absolute positions enter", Words("layers.stacks.PLACES"))
-    positions_combine: str | None = _model("how they join the features", Words("layers.positions.COMBINATIONS"))
-    max_wavelength: float | None = _model("longest wavelength of sinusoidal and rotary positions", ABOVE_0)
+    num_layers: int | None = _unset("number of encoder blocks or layers")
+    num_decoder_layers: int | None = _unset("number of decoder blocks or layers, if different")
+    model_dim: int | None = _unset("width of the model, or only of its embeddings if it has units")
+    units: int | None = _unset("width of the layers")
+    cell: str | None = _unset("kind of recurrent layer", Words("models.recurrent_layers.CELLS"))
+    bidirectional_layers: int | None = _unset("number of encoder layers that read in both directions", from_0)
+    residual: bool | None = _unset("add the input of each layer but the first to its output")
+    attention: str | None = _unset("attention of the decoder", Words("models.recurrent_layers.DECODERS"))
+    kernel_size: int | None = _unset("width of the convolutions")
+    dilations: int | None = _unset("number of blocks per layer, with dilations 1, 2, 4, …")
+    num_heads: int | None = _unset("number of attention heads")
+    head_dim: int | None = _unset("width of a head, if it is not model_dim / num_heads")
+    num_kv_heads: int | None = _unset("number of key/value heads, for grouped or multi-query attention")
+    ff_dim: int | None = _unset("width of the feed-forward networks")
+    dropout: float | None = _unset("dropout rate of sublayers and embeddings", rate)
+    attention_dropout: float | None = _unset("dropout rate of attention weights", rate)
+    positions: str | None = _unset("position scheme", Words("layers.positions.ENCODINGS", "layers.positions.SCHEMES"))
+    positions_in: str | None = _unset("where absolute positions enter", Words("layers.stacks.PLACES"))
+    positions_combine: str | None = _unset("how they join the features", Words("layers.positions.COMBINATIONS"))
+    max_wavelength: float | None = _unset("longest wavelength of sinusoidal and rotary positions", positive_number)
     max_length: int = _option(512, "maximum tokens per text, including the end token; longer pairs are left out")
-    norm: str | None = _model("kind of normalization", Words("layers.blocks.NORMS"))
-    norm_epsilon: float | None = _model("what the norms add to the variance", ABOVE_0)
-    norm_first: bool | None = _model(
-        "normalize before each sublayer (pre-norm) instead of after it; on in all recipes but paper"
-    )
-    activation: str | None = _model(f"feed-forward activation: {', '.join(_GATES)} or Keras'")
-    score: str | None = _model("how queries and keys are compared", Words("layers.scores.SCORES"))
-    heads: str | None = _model("what each head sees", Words("layers.attention.HEADS"))
-    mixing: str | None = _model("the weighted mean of the values, or only the best one", Words("layers.scores.MIXINGS"))
-    window: int | None = _model("window size of self-attention, in tokens")
-    use_bias: bool | None = _model("use biases in dense layers")
-    kernel_initializer: str | None = _model("Keras initializer of kernels")
-    bias_initializer: str | None = _model("Keras initializer of biases")
-    tied_output: bool | None = _model("compute the logits with the target embeddings")
-    output_bias: bool | None = _model("add a bias to the logits")
-    scaled_embeddings: bool | None = _model("multiply embeddings by √model_dim")
-    embedding_norm: bool | None = _model("normalize embeddings, after positions have joined them")
-    packed: bool | None = _model("put several pairs into each row, to waste less on padding")
+    norm: str | None = _unset("kind of normalization", Words("layers.blocks.NORMS"))
+    norm_epsilon: float | None = _unset("what the norms add to the variance", positive_number)
+    norm_first: bool | None = _unset("normalize before each sublayer, not after it: pre-norm; in all recipes but paper")
+    activation: str | None = _unset(f"feed-forward activation: {_GATES} or Keras'")
+    score: str | None = _unset("how queries and keys are compared", Words("layers.scores.SCORES"))
+    heads: str | None = _unset("what each head sees", Words("layers.attention.HEADS"))
+    mixing: str | None = _unset("the weighted mean of the values, or only the best one", Words("layers.scores.MIXINGS"))
+    window: int | None = _unset("window size of self-attention, in tokens")
+    use_bias: bool | None = _unset("use biases in dense layers")
+    kernel_initializer: str | None = _unset("Keras initializer of kernels")
+    bias_initializer: str | None = _unset("Keras initializer of biases")
+    tied_output: bool | None = _unset("compute the logits with the target embeddings")
+    output_bias: bool | None = _unset("add a bias to the logits")
+    scaled_embeddings: bool | None = _unset("multiply embeddings by √model_dim")
+    embedding_norm: bool | None = _unset("normalize embeddings, after positions have joined them")
+    packed: bool | None = _unset("put several pairs into each row, to waste less on padding")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
     """Options of training."""
 
-    start_from: str | None = _option(
-        None,
+    start_from: str | None = _unset(
         "folder of a trained or imported translator to start from, instead of new weights; it decides on tokenizers "
-        "and on all options of the model but dropout and precision",
+        "and on all options of the model but dropout and precision"
     )
-    steps: int | None = _option(None, "number of updates, rounded up to whole epochs (default: depends on the corpus)")
-    passes: int | None = _option(None, "number of passes over the texts, if the steps are not given")
-    steps_per_epoch: int | None = _option(None, "updates between checkpoints (default: one pass, at most 1,000)")
-    save_minutes: float = _option(3.0, "how often the state is saved between checkpoints", ABOVE_0)
-    learning_rate: float | None = _option(
-        None, "peak learning rate (default: depends on the width, 0.002 for tiny)", ABOVE_0
-    )
-    warmup_steps: int | None = _option(None, "updates until the peak (default: a tenth of all, from 100 to 4,000)")
+    steps: int | None = _unset("number of updates, rounded up to whole epochs (default: depends on the corpus)")
+    passes: int | None = _unset("number of passes over the texts, if the steps are not given")
+    steps_per_epoch: int | None = _unset("updates between checkpoints (default: one pass, at most 1,000)")
+    save_minutes: float = _option(3.0, "how often the state is saved between checkpoints", positive_number)
+    learning_rate: float | None = _unset("peak learning rate (default: by the width, 0.002 for tiny)", positive_number)
+    warmup_steps: int | None = _unset("updates until the peak (default: a tenth of all, from 100 to 4,000)")
     schedule: str = _option("cosine", "how the learning rate falls after its peak", Words("training.losses.SCHEDULES"))
-    label_smoothing: float = _option(0.1, "share of the probability that is spread over the vocabulary", RATE)
+    label_smoothing: float = _option(0.1, "share of the probability that is spread over the vocabulary", rate)
     r_drop: float = _option(0.0, "weight of R-Drop, which doubles the work of a step")
-    clipnorm: float | None = _option(None, "clip gradients to this norm (default: none)", ABOVE_0)
+    clipnorm: float | None = _unset("clip gradients to this norm (default: none)", positive_number)
     accumulate: int = _option(1, "number of batches per update")
-    ema: float | None = _option(
-        None, "keep a moving average of the weights with this momentum, and use it as the result", RATE
-    )
+    ema: float | None = _unset("use a moving average of the weights, with this momentum, as the result", rate)
     average: int = _option(1, "average this many of the last checkpoints for the result")
-    patience: int | None = _option(None, "stop after this many epochs without a better validation loss")
-    bleu: int | None = _option(None, "translate this many validation texts after each epoch, and log BLEU and chrF")
+    patience: int | None = _unset("stop after this many epochs without a better validation loss")
+    bleu: int | None = _unset("translate this many validation texts after each epoch, and log BLEU and chrF")
     precision: str = _option("float32", "training precision", Words(("float32", "mixed_bfloat16", "mixed_float16")))
-    jit_compile: bool | None = _option(None, "compile with XLA (default: where that is faster)")
-    devices: str = _option(
-        "1",
-        'number of devices that train together, on all hosts, or "all"; each gets a share of the rows',
-        DEVICES,
-    )
-    model_parallel: int = _option(
-        1, "number of devices that share one copy of the weights, for models too large for one; JAX only"
-    )
-    seed: int = _option(1, "seed of weights, dropout, batch order and subword sampling", FROM_0)
+    jit_compile: bool | None = _unset("compile with XLA (default: where that is faster)")
+    devices: str = _option("1", 'number of devices on all hosts that share the rows of a batch, or "all"', device_count)
+    model_parallel: int = _option(1, "number of devices that share one copy of the weights of a large model; JAX only")
+    seed: int = _option(1, "seed of weights, dropout, batch order and subword sampling", from_0)
     verbose: int = _option(1, "0: silent; 1: progress bar, on a terminal; 2: one line per epoch", Words((0, 1, 2)))
 
 
@@ -217,9 +186,9 @@ class Recipe(TrainingOptions, ModelOptions, DataOptions):  # whose fields come i
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
-            value, allowed = getattr(self, field.name), field.metadata["allowed"] or RULE_OF[kind(field)]
+            value = getattr(self, field.name)
             if value is not None or field.default is not None:
-                check(field.name, value, allowed.holds(value), allowed.text)
+                (field.metadata["allowed"] or CHECKS[kind(field)])(field.name, value)
         one_of("size", self.size, MODELS[self.model].sizes)
         for name, value in self._given_model_options().items():
             rule = f"left out for model={self.model!r}, which has no such option"
@@ -261,22 +230,31 @@ def description(field):
     first, *others = dict.fromkeys(defaults.values()) or ["None"]
     others = [f"{word} for {', '.join(name for name in defaults if defaults[name] == word)}" for word in others]
     only = f"{', '.join(having)}: " if having and Recipe.model not in having else ""
-    said = f" (default: {'; '.join([first, *others])})" if others or first not in ("None", "no") else ""
-    return f"{only}{field.metadata['help']}{said}"
+    default = f" (default: {'; '.join([first, *others])})" if others or first not in ("None", "no") else ""
+    return f"{only}{field.metadata['help']}{default}"
 
 
 def _word(default):
     return {"True": "yes", "False": "no"}.get(str(default), str(default))
 
 
-_SMALL_CORPUS = {"norm_first": True, "dropout": 0.3, "vocab_size": 12_000, "r_drop": 3.0, "average": 10, "passes": 240}
-_SMALL_CORPUS |= {"batch_tokens": 8192, "num_shapes": 3, "learning_rate": 0.005, "warmup_steps": 2000}
 # Pre-norm: post-norm learns next to nothing in short runs on small corpora, see benchmarks/short_runs.py.
 RECIPES = {
     "default": Recipe(norm_first=True),
     "quick": Recipe(norm_first=True, num_layers=2, vocab_size=4000, steps=1500, batch_tokens=1024, learning_rate=0.003),
     # best on Multi30k, 29,000 short pairs: see benchmarks/multi30k.py
-    "small_corpus": Recipe(**_SMALL_CORPUS),
+    "small_corpus": Recipe(
+        norm_first=True,
+        dropout=0.3,
+        vocab_size=12_000,
+        r_drop=3.0,
+        average=10,
+        passes=240,
+        batch_tokens=8192,
+        num_shapes=3,
+        learning_rate=0.005,
+        warmup_steps=2000,
+    ),
     # https://arxiv.org/abs/1706.03762
     "paper": Recipe(size="base", schedule="inverse_sqrt", warmup_steps=4000, average=5),
 }

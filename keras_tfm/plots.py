@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import textwrap
 import unicodedata
@@ -93,18 +92,15 @@ WIDE, SMALLEST, LARGEST = 16, 0.17, 0.45  # inches: all columns, where squares c
 
 
 def _layout(heads, queries, keys, query_labels, key_labels):
-    """In how many columns the heads are drawn, and the size of the figure in inches: about that of a screen."""
+    """In how many columns the heads are drawn, and the size of the figure in inches."""
     left, below = (0.09 * max(map(_width, labels)) for labels in (query_labels, key_labels))
     left, below = left + 0.35, (0.7 * below if _slanted(key_labels) else 0.1) + 0.5
     readable = max(0.28, 2 / max(queries, keys))  # a map of few tokens has larger squares
-    layouts = []
-    for columns in range(1, heads + 1):
-        rows = -(-heads // columns)
-        square = max(SMALLEST, min(LARGEST, readable, (WIDE / columns - left) / keys))
-        width, height = columns * (keys * square + left), rows * (queries * square + below)
-        distance = abs(math.log(width / height * 9 / 16)) + 0.5 * (columns * rows - heads) / heads
-        layouts.append((distance, columns, (width + 0.8, height)))  # 0.8 for the colour bar
-    return min(layouts)[1:]
+    square = max(SMALLEST, min(LARGEST, readable, (WIDE - left) / keys))
+    width, height = keys * square + left, queries * square + below
+    rows = -(-heads // max(1, int(WIDE / width)))
+    columns = -(-heads // rows)
+    return columns, (columns * width + 0.8, rows * height)  # 0.8 for the colour bar
 
 
 def translation_map(

@@ -119,6 +119,8 @@ def train(out, recipe, source, target, valid_source, valid_target, task, num_exa
     """Trains a translator, see `keras-tfm train --help`, and returns it."""
     if (task is None) == (source is None):
         raise UserError(f"`task` or `source` must be given. Received: {'both' if task else 'neither'}")
+    if out.exists() and not out.is_dir():
+        raise UserError(f"`out` must be a folder. Received: {out}, a file")
     if out.is_dir() and processes.expected() == 1:
         with files.locked(out):
             pass  # if another process trains in it, the error comes now rather than after importing Keras
@@ -255,13 +257,13 @@ def write_translations(translator, lines, out, total, task, overwrite):
             open(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "rb+") as file,
             Progress(total, "translating", "line") as bar,
         ):
-            whole = [len(line) for line in file if line.endswith(b"\n")]
-            file.seek(sum(whole))
+            complete = [len(line) for line in file if line.endswith(b"\n")]
+            file.seek(sum(complete))
             file.truncate()
-            if whole:
-                print(f"resuming after line {len(whole):,}", file=sys.stderr)
-            bar.add(len(whole))
-            translations = translator.stream(itertools.islice(lines, len(whole), None), CHUNK)
+            if complete:
+                print(f"resuming after line {len(complete):,}", file=sys.stderr)
+            bar.add(len(complete))
+            translations = translator.stream(itertools.islice(lines, len(complete), None), CHUNK)
             while chunk := list(itertools.islice(translations, CHUNK)):
                 file.write("".join(" ".join(text.splitlines()) + "\n" for text in chunk).encode())
                 file.flush()  # an interruption loses none of it

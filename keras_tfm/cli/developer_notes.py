@@ -27,7 +27,7 @@ def without_developer_notes():
     sys.stderr.flush()
     if os.fork() == 0:
         try:
-            for number in (signal.SIGINT, signal.SIGTERM):  # the command handles them, and may have something to say
+            for number in (signal.SIGINT, signal.SIGTERM):  # the command handles them, and may print something
                 signal.signal(number, signal.SIG_IGN)
             os.close(write)
             for line in os.fdopen(read, "rb"):

@@ -117,16 +117,13 @@ ARGUMENTS = {
     },
     "info": {"model": OPTIONAL_MODEL},
 }
-AS_SAVED = "fixed in an export; without a flag, as a saved translator says, or by default"
+AS_SAVED = "fixed in an export; without a flag, as saved with the translator, or by default"
 DECODES = ("translate", "evaluate", "export", "serve")  # commands with the next flags, arguments of `Translator`
 # Name → type and help; the library has the defaults.
 DECODING = {
     "num_beams": (positive, "number of hypotheses kept; 1 is greedy search"),
     "length_penalty": (float, "divide scores by the length to this power"),
-    "early_stopping": (
-        bool,
-        "stop when no hypothesis would be the best if it ended now; else, when none can become it",
-    ),
+    "early_stopping": (bool, "stop when no hypothesis would be the best if it ended now, not when none can become it"),
     "batch_size": (positive, "number of texts translated together"),
     "max_length": (positive, "maximum tokens per text; for exports at most 128 by default"),
     "no_repeat_ngram_size": (int, "never repeat a sequence of this many tokens, unless it is 0"),
@@ -205,7 +202,7 @@ def _parser():
         if name == "serve":
             _add_fields(command, dataclasses.fields(Settings))
         if name in DECODES:
-            without = {"batch_size"} if name == "serve" else {}  # which is `--max_batch` there
+            without = {"batch_size"} if name == "serve" else ()  # which is `--max_batch` there
             _add_options(command.add_argument_group(f"decoding ({AS_SAVED})"), DECODING, without)
         if name == "translate":
             _add_options(command.add_argument_group("sampling"), SAMPLING)
@@ -220,8 +217,8 @@ def _add_fields(group, fields):
             flag = {"action": argparse.BooleanOptionalAction}
         elif isinstance(field.metadata["allowed"], Words):
             flag["choices"] = [*field.metadata["allowed"]]
-        names = [f"--{field.name}", *(["--from"] if field.name == "start_from" else [])]
-        group.add_argument(*names, default=argparse.SUPPRESS, help=description(field), **flag)
+        also = ["--from"] if field.name == "start_from" else []
+        group.add_argument(f"--{field.name}", *also, default=argparse.SUPPRESS, help=description(field), **flag)
 
 
 def _add_options(group, options, without=()):

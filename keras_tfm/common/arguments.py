@@ -1,6 +1,7 @@
 """Argument checks. Each error names the argument, says what is allowed and shows what was received."""
 
 import difflib
+import math
 
 MOST_BEAMS = 1024  # that a search may be asked for, also by a file
 
@@ -64,8 +65,8 @@ def positive(name, value, optional=False):
 
 
 def positive_number(name, value, optional=False):
-    """Returns `value` if it is a positive number, or None where that is optional."""
-    fine = value is None and optional or isinstance(value, (int, float)) and value > 0
+    """Returns `value` if it is a positive number, not infinity, or None where that is optional."""
+    fine = value is None and optional or isinstance(value, (int, float)) and 0 < value < math.inf
     return check(name, value, fine, "a positive number" + " or None" * optional)
 
 

@@ -67,7 +67,7 @@ def other_backends(package):
 
 
 def require_or_exit(*names):
-    """`require` for the `main` of a program: what is missing is said in one line, without a traceback."""
+    """`require` for the `main` of a program: what is missing is reported in one line, without a traceback."""
     try:
         require(*names)
     except ModuleNotFoundError as error:

@@ -91,9 +91,9 @@ def writing(path):
     except Exception as error:
         number = getattr(error, "errno", None)
         if number is None:  # TensorFlow raises errors of its own
-            said = (code for code in (errno.ENOSPC, *REFUSED) if os.strerror(code) in str(error))
+            named = (code for code in (errno.ENOSPC, *REFUSED) if os.strerror(code) in str(error))
             existing = next(folder for folder in pathlib.Path(path).absolute().parents if folder.exists())
-            number = next(said, errno.ENOSPC if shutil.disk_usage(existing).free < 2**12 else None)
+            number = next(named, errno.ENOSPC if shutil.disk_usage(existing).free < 2**12 else None)
         number = errno.ENOSPC if number in FULL else number
         elsewhere = getattr(error, "filename", None) and _private(path)[0].name not in str(error.filename)
         if number == errno.ENOSPC or number in REFUSED and not elsewhere:
@@ -103,7 +103,7 @@ def writing(path):
 
 @contextlib.contextmanager
 def locked(folder):
-    """Holds a folder for this process; another process gets an error. The lock of a process that dies is released.
+    """Holds a folder for this process; another process gets an error. A crash releases the lock.
 
     If the folder is new and stays empty, it is removed in the end.
     """

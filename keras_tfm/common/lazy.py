@@ -10,7 +10,7 @@ def attach(package, file):
     """`__getattr__`, `__dir__` and `__all__` of a package, given its `__name__` and `__file__`.
 
     The names are those that its stub, `__init__.pyi`, imports: one line each, `from module import name as name`. Type
-    checkers and editors read the same stub. So importing the package is quick, and Keras' backend can still be chosen
+    checkers and editors read the same stub. So `import keras_tfm` is quick, and Keras' backend can still be chosen
     after it.
     """
     owners = {}

@@ -67,7 +67,7 @@ def _padded_tokens(shapes, lengths, weights):
 
 
 class _Epochs(Feed):
-    """Batches of one epoch after the other. Subclasses say, block by block, what is in them:
+    """Batches of one epoch after the other. Subclasses define their content, block by block:
 
     _plan(sample, epoch, block): a list with the content of each batch; of the same length in every epoch.
     _fill(pairs, plan): inputs and labels for one item of that list.
@@ -120,12 +120,12 @@ class _Epochs(Feed):
         steps = self.block_steps[sample]
         for block in self._rng(epoch).permutation(len(steps)) if self.shuffle else range(len(steps)):
             if index < steps[block]:
-                whole = self._fill(self.samples[sample], self._plan(sample, epoch, int(block))[index])
-                return keras.tree.map_structure(self._share, whole)
+                full = self._fill(self.samples[sample], self._plan(sample, epoch, int(block))[index])
+                return keras.tree.map_structure(self._shard, full)
             index -= steps[block]
 
-    def _share(self, rows):
-        """This process' rows of a batch, which is copied first: rows i and i + batch/2 of the whole are the same."""
+    def _shard(self, rows):
+        """This process' rows of a batch, after `copies`: rows i and i + batch/2 of the full batch are the same."""
         process, processes, parts = devices.batch_shard()
         extra = -len(rows) % (parts // math.gcd(parts, self.copies))  # padding, which divides evenly and weighs nothing
         rows = np.concatenate([_with_rows(rows, extra)] * self.copies)
@@ -291,19 +291,19 @@ class PackedBatches(_Epochs):
 
     @functools.lru_cache(maxsize=4)  # noqa: B019, a few small entries
     def _packed(self, sample, block):
-        """Indices of the pairs in each row of a block. Each pair goes into the first open row that has room for it."""
+        """Indices of the pairs in each row of a block. Each pair goes into the first open row with enough capacity."""
         pairs, members = self.samples[sample], self._members(sample, block, self._rng(block))
         needs = np.stack([sequences.lengths(members) + 1 for sequences in (pairs.sources, pairs.targets)], axis=1)
-        rows, room = [], np.zeros((OPEN_ROWS, 2), int)  # the last rows are open; room is left on each of their sides
+        rows, capacity = [], np.zeros((OPEN_ROWS, 2), int)  # of the last rows, which are open, on both sides
         for member, need in zip(members.tolist(), needs, strict=True):
-            fits = (room >= need).all(1)
+            fits = (capacity >= need).all(1)
             place = int(fits.argmax())
             if not fits[place]:  # open a new row and close the oldest
                 rows.append([])
-                room = np.concatenate([room[1:], [self.shapes[0]]])
+                capacity = np.concatenate([capacity[1:], [self.shapes[0]]])
                 place = OPEN_ROWS - 1
             rows[place - OPEN_ROWS].append(member)
-            room[place] -= need
+            capacity[place] -= need
         return rows
 
     def _fill(self, pairs, plan):

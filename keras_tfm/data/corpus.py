@@ -73,7 +73,7 @@ def decode_lines(file, name, errors="strict"):
                 print(f"{name}, line {number}: not UTF-8; invalid bytes are read as \ufffd", file=sys.stderr)
                 yield line.decode("utf-8", "replace")
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UserError(f"{name}, after line {number}: must be a whole .gz file. Received: {error}") from error
+        raise UserError(f"{name}, after line {number}: must be a complete .gz file. Received: {error}") from error
 
 
 def fingerprint(pairs):

@@ -10,7 +10,7 @@ import string
 import zlib
 from collections.abc import Callable, Sequence
 from operator import attrgetter, methodcaller
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -48,24 +48,33 @@ def reverse(
     >>> target.split() == source.split()[::-1]
     True
     """
-    sources = _sequences(num_examples, split, seed, min_length, max_length, symbols)
-    return [(source, " ".join(reversed(source.split()))) for source in sources]
+    positive("num_examples", num_examples)
+    positive("min_length", min_length)
+    check("max_length", max_length, positive("max_length", max_length) >= min_length, f"at least {min_length=}")
+    words = symbols and [*symbols] == " ".join(symbols).split()
+    check("symbols", symbols, words, "at least one word, none with spaces")
+    generator = _generator(seed, split)
+    pairs: list[tuple[str, str]] = []
+    sizes = [max_length - min_length + 1] + [len(symbols)] * max_length
+    while len(pairs) < num_examples:
+        before = len(pairs)
+        for extra, *row in generator.integers(sizes, size=(1000, len(sizes))).tolist():
+            sequence = [symbols[index] for index in row[: min_length + extra]]
+            if split_of(" ".join(sequence)) == split:
+                pairs.append((" ".join(sequence), " ".join(reversed(sequence))))
+        if len(pairs) == before:  # there are so few texts that none belongs to this split
+            received = f"{symbols=}, {max_length=}, which give none for {split=}"
+            raise UserError(f"`symbols` and `max_length` must allow for more texts. Received: {received}")
+    return pairs[:num_examples]
 
 
-def copy(
-    num_examples: int,
-    split: str = "train",
-    seed: int = 0,
-    min_length: int = 1,
-    max_length: int = 12,
-    symbols: Sequence[str] = string.ascii_lowercase,
-) -> list[tuple[str, str]]:
+def copy(num_examples: int, split: str = "train", seed: int = 0, **options: Any) -> list[tuple[str, str]]:
     """The easiest toy task: repeat the source. Takes the arguments of `reverse`.
 
     >>> all(source == target for source, target in copy(5))
     True
     """
-    return [(source, source) for source in _sequences(num_examples, split, seed, min_length, max_length, symbols)]
+    return [(source, source) for source, _ in reverse(num_examples, split, seed, **options)]
 
 
 def dates(
@@ -117,30 +126,8 @@ def _pick(items, fraction):
     return items[int(fraction * len(items))]
 
 
-def _sequences(num_examples, split, seed, min_length, max_length, symbols):
-    """Returns random sequences of symbols that belong to a split."""
-    positive("num_examples", num_examples)
-    positive("min_length", min_length)
-    check("max_length", max_length, positive("max_length", max_length) >= min_length, f"at least {min_length=}")
-    words = symbols and [*symbols] == " ".join(symbols).split()
-    check("symbols", symbols, words, "at least one word, none with spaces")
-    generator, texts = _generator(seed, split), []
-    sizes = [max_length - min_length + 1] + [len(symbols)] * max_length
-    while len(texts) < num_examples:
-        before = len(texts)
-        for extra, *row in generator.integers(sizes, size=(1000, len(sizes))).tolist():
-            text = " ".join([symbols[index] for index in row[: min_length + extra]])
-            if split_of(text) == split:
-                texts.append(text)
-        if len(texts) == before:  # there are so few texts that none belongs to this split
-            received = f"{symbols=}, {max_length=}, which give none for {split=}"
-            raise UserError(f"`symbols` and `max_length` must allow for more texts. Received: {received}")
-    return texts[:num_examples]
-
-
 @functools.cache
 def _days(split):
-    """Returns all days of a split."""
     first, end = (datetime.date(year, 1, 1).toordinal() for year in (YEARS.start, YEARS.stop))
     days = map(datetime.date.fromordinal, range(first, end))
     return [day for day in days if split_of(day.isoformat()) == split]
@@ -156,10 +143,16 @@ CASES: dict[str, tuple[Callable, Callable]] = {
 _NEW_YEARS = [datetime.date(year, 1, 1) for year in YEARS]
 _FIRSTS = [datetime.date(2000, month, 1) for month in range(1, 13)]
 _JANUARY = [datetime.date(2000, 1, day) for day in range(1, 32)]
+_MONTH, _WEEKDAY = (attrgetter("month"), _FIRSTS), (methodcaller("weekday"), _JANUARY)
 # Letter in CLDR's patterns → the property of a day that it shows, and days that have all of its values.
-PARTS: dict[str, tuple[Callable, list[datetime.date]]] = {}
-PARTS |= {"y": (attrgetter("year"), _NEW_YEARS), "d": (attrgetter("day"), _JANUARY)}
-PARTS |= dict.fromkeys("ML", (attrgetter("month"), _FIRSTS)) | dict.fromkeys("Ec", (methodcaller("weekday"), _JANUARY))
+PARTS: dict[str, tuple[Callable, list[datetime.date]]] = {
+    "y": (attrgetter("year"), _NEW_YEARS),
+    "M": _MONTH,
+    "L": _MONTH,
+    "d": (attrgetter("day"), _JANUARY),
+    "E": _WEEKDAY,
+    "c": _WEEKDAY,
+}
 
 
 class DateFormat(NamedTuple):
@@ -172,9 +165,9 @@ class DateFormat(NamedTuple):
     def write(self, day: datetime.date, case: str = "written") -> str:
         """Returns a `datetime.date` as text; `case` is one of `CASES`."""
         values = {field: table[PARTS[field[0]][0](day)] for field, table in self.tables.items()}
-        each, whole = CASES[case]
+        each, all_of_it = CASES[case]
         written = self.template % values
-        text = whole(self.template % {field: each(value) for field, value in values.items()})
+        text = all_of_it(self.template % {field: each(value) for field, value in values.items()})
         return text if text.casefold() == written.casefold() else written  # Turkish "Kasım" is not "KASIM"
 
     def is_readable(self) -> bool:

@@ -121,20 +121,14 @@ def longest_translation(length: int) -> int:
     return 2 * length + 16
 
 
-def truncated(ids: Sequence[int], length: int, text: str, stacklevel: int) -> Sequence[int]:
-    """Returns the first `length` of the ids of a text. Warns if there are more, with the `stacklevel` of `warnings`."""
-    if len(ids) > length:
-        message = f"{len(ids) - length} of {len(ids)} tokens were cut off: {text[:40]!r} …"
-        warnings.warn(message, stacklevel=stacklevel)
-    return ids[:length]
-
-
 def encode_truncated(tokenizer: Tokenizer, texts: Sequence[str], length: int, stacklevel: int) -> list[list[int]]:
     """The first `length` ids of each text. Truncation is reported, with the `stacklevel` of `warnings`."""
     rows = tokenizer.encode(texts)
-    for number, ids in enumerate(rows):
-        rows[number] = list(truncated(ids, length, texts[number], stacklevel + 1))
-    return rows
+    for ids, text in zip(rows, texts, strict=True):
+        if len(ids) > length:
+            message = f"{len(ids) - length} of {len(ids)} tokens were cut off: {text[:40]!r} …"
+            warnings.warn(message, stacklevel=stacklevel)
+    return [ids[:length] for ids in rows]
 
 
 def clean(texts):

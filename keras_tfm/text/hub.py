@@ -11,7 +11,7 @@ from keras_tfm.text.base import SPECIALS, UNKNOWN, Tokenizer, register_tokenizer
 
 @register_tokenizer
 class KerasHubTokenizer(Tokenizer):
-    """Wraps a tokenizer of keras-hub (keras-nlp). Its ids are shifted by four, to make room for the special tokens.
+    """Wraps a tokenizer of keras-hub (keras-nlp). Its ids are shifted by four, after the special tokens.
 
     Args:
         tokenizer: a `SentencePieceTokenizer`, `BytePairTokenizer` or `WordPieceTokenizer` of keras-hub that returns

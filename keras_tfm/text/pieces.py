@@ -1,7 +1,7 @@
 """Texts as pieces that a model can translate: lines, and the sentences of lines that are too long."""
 
 from keras_tfm.common.arguments import check, strings
-from keras_tfm.text.base import LINE_END, SENTENCE_END, Tokenizer, encode_truncated, truncated
+from keras_tfm.text.base import LINE_END, SENTENCE_END, Tokenizer, encode_truncated
 
 
 def split(tokenizer: Tokenizer, string: str, max_length: int, stacklevel: int) -> list[tuple[list[int], str]]:
@@ -17,11 +17,8 @@ def split(tokenizer: Tokenizer, string: str, max_length: int, stacklevel: int) -
             pieces.append((ids, newline))
             continue
         sentences, spaces = zip(*_divided(SENTENCE_END, line), strict=True)
-        for ids, sentence, space in zip(tokenizer.encode(sentences), sentences, spaces, strict=True):
-            pieces.append(
-                (list(truncated(ids, max_length - 1, sentence, stacklevel + 1)), space)
-            )  # minus the end token
-        pieces.append(([], newline))
+        rows = encode_truncated(tokenizer, sentences, max_length - 1, stacklevel + 1)  # minus the end token
+        pieces += [*zip(rows, spaces, strict=True), ([], newline)]
     return pieces
 
 

@@ -1,6 +1,5 @@
 """Callbacks that report how training is going."""
 
-import itertools
 import os
 import pathlib
 import sys
@@ -79,11 +78,13 @@ class TimeEstimate(keras.callbacks.Callback):
 
     def __init__(self, run, steps, hint=""):
         super().__init__()
-        self.run, self.steps, self.hint, self.times, self.number = run, steps, hint, [], itertools.count()
+        self.run, self.steps, self.hint, self.times = run, steps, hint, []
 
     def on_train_batch_end(self, batch, logs=None):
+        if len(self.times) > self.AFTER:
+            return
         self.times.append(time.monotonic())
-        if next(self.number) == self.AFTER:
+        if len(self.times) > self.AFTER:
             step, left = float(np.median(np.diff(self.times))), self.steps - self.run.first_step - batch - 1
             hint = f"\n{self.hint}" if self.hint and left * step > self.LONG else ""
             newline = "\n" * redraws()  # after Keras' bar

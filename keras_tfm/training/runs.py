@@ -162,7 +162,7 @@ class TrainingRun(keras.callbacks.Callback):
             self.patience = self.stopping.patience
         self._save(arrays, with_checkpoint=True)
         if self.partial:
-            self.model.stop_training = True  # the other epochs have more steps: `TrainingRun.fit` goes on with them
+            self.model.stop_training = True  # the other epochs have more steps: `fit` trains them next
         self._raise_interrupted()
 
     def _restore_metrics(self):
@@ -182,7 +182,7 @@ class TrainingRun(keras.callbacks.Callback):
         return arrays
 
     def _save(self, arrays, with_checkpoint=False):
-        """Writes the state, and a checkpoint at the end of an epoch, in the background: training goes on.
+        """Writes the state, and a checkpoint at the end of an epoch, in the background, while training continues.
 
         Of several processes only the first writes.
         """

@@ -110,7 +110,7 @@ def _train(paths, pairs, given, valid, say, objects, more_callbacks):
         batches = make_batches(encoded, recipe, copies=2 if recipe.r_drop else 1)
         validation = make_validation_batches(valid_encoded, recipe, machine.current()) if valid is not None else None
         recipe = resolve_schedule(recipe, len(batches), encoded[0], start)
-        keras.utils.set_random_seed(recipe.seed)  # here, so that a resumed run draws the same weights as a whole one
+        keras.utils.set_random_seed(recipe.seed)  # here, so that a resumed run draws the same weights
         model = objects.get("model") or (copy_model(start, recipe) if start else new_model(recipe, tokenizers))
         compile_model(model, recipe, machine.current(), objects.get("optimizer"))
         stop = keras.callbacks.EarlyStopping("val_loss", patience=recipe.patience) if recipe.patience else None
@@ -153,15 +153,15 @@ def prepare_tokenizers(paths, pairs, texts, recipe, start, objects):
 
 
 def write_result(run, average, history):
-    """Writes the model of a finished run and its learning curve; returns what to say about it."""
+    """Writes the model of a finished run and its learning curve; returns a message about it."""
     _, what = loading.finish(run.folder, average)
-    said = f"wrote {run.model}: {what}"
+    message = f"wrote {run.model}: {what}"
     try:
         with files.atomic_write(run.learning_curve) as new:
             plots.learning_curve(history, new)
     except ImportError as error:
-        return f"{said}\nno learning curve: {error}"
-    return f"{said}\nwrote {run.learning_curve} and {run.metrics}"
+        return f"{message}\nno learning curve: {error}"
+    return f"{message}\nwrote {run.learning_curve} and {run.metrics}"
 
 
 def check_arguments(pairs, folder, valid, recipe):
@@ -210,7 +210,7 @@ def earlier_choices(run, recipe, texts, objects):
         rule = "left out" if name in objects else "an object again"
         check(name, objects.get(name), False, f"{rule}, as when the run in {run.folder} was started")
     before = dataclasses.asdict(resolve("default")) | config["options"]
-    changed = {name for name in now if before[name] != now[name]} - CHANGEABLE
+    changed = {name for name in {*before, *now} if before.get(name) != now.get(name)} - CHANGEABLE
     if config["texts"] != texts:
         changed.add("texts to train on")
     if changed:
@@ -234,13 +234,13 @@ def make_tokenizers(run, pairs, texts, recipe):
     """The tokenizers of a run; learned from its texts, unless that was done before."""
     size = recipe.vocab_size or _below(VOCAB_SIZES, sum(1 for _ in pairs))
     folders = run.tokenizers(recipe.separate)
-    wanted = {"kind": recipe.tokenizer, "vocab_size": size, "texts": texts, "names": [path.name for path in folders]}
-    there = run.tokenizer_options.exists() and all(map(text.saving.is_tokenizer, folders))
-    if not there or files.read_json(run.tokenizer_options) != wanted:
+    options = {"kind": recipe.tokenizer, "vocab_size": size, "texts": texts, "names": [path.name for path in folders]}
+    exist = run.tokenizer_options.exists() and all(map(text.saving.is_tokenizer, folders))
+    if not exist or files.read_json(run.tokenizer_options) != options:
         for side, folder in enumerate(folders):
             sentences = (line for pair in pairs for line in (pair[side : side + 1] if recipe.separate else pair))
             text.save_tokenizer(text.train_tokenizer(sentences, recipe.tokenizer, size), folder)
-        files.write_json(run.tokenizer_options, wanted)
+        files.write_json(run.tokenizer_options, options)
     return [text.load_tokenizer(folder) for folder in folders]
 
 

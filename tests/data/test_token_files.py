@@ -76,7 +76,7 @@ def test_errors_name_file_and_line(source, target, words, tmp_path):
 )
 def test_errors_name_the_file_that_is_no_whole_gzip(content, tmp_path):
     (tmp_path / "s.gz").write_bytes(content)
-    with pytest.raises(ValueError, match=r"s\.gz, after line \d+: must be a whole .gz file. Received: "):
+    with pytest.raises(ValueError, match=r"s\.gz, after line \d+: must be a complete .gz file. Received: "):
         ParallelFiles(tmp_path / "s.gz", write(tmp_path / "t.txt", LINES))
 
 
