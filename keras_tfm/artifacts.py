@@ -250,6 +250,8 @@ def load(folder: str | os.PathLike[str], **options: Any) -> keras_tfm.Translator
     >>> load(SHIPPED, max_length=64)("3. Mai 2023")
     '2023-05-03'
     """
+    if pathlib.Path(folder).is_file():
+        raise UserError(f"`folder` must be a folder; `keras_tfm.load_model` reads a .keras file. Received: {folder}")
     if is_runnable(folder):
         return importlib.import_module(RUNNERS).load(folder, **options)
     translator = importlib.import_module(TRANSLATOR).Translator

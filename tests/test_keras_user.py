@@ -44,6 +44,25 @@ def test_numbers_that_another_package_has_in_another_order_are_refused():
     assert (attention.num_heads, attention.head_dim, attention.num_kv_heads) == (8, 4, 2)
 
 
+def test_names_that_another_package_has_are_answered_with_ours():
+    x, attention = normal(2, 5, 8), layers.MultiHeadAttention(2)
+    for call, name, ours in (
+        (lambda: layers.MultiHeadAttention(8, key_dim=4), "key_dim", "head_dim"),
+        (lambda: layers.TransformerEncoderBlock(intermediate_dim=64, num_heads=8), "intermediate_dim", "ff_dim"),
+        (lambda: layers.TransformerEncoder(normalize_first=True), "normalize_first", "norm_first"),
+        (lambda: layers.FeedForward(8, activatoin="gelu"), "activatoin", "activation"),
+        (lambda: models.transformer(20, d_model=32), "d_model", "model_dim"),
+        (lambda: attention(query=x, value=x), "query", "inputs"),
+        (lambda: attention(x, x, value_mask=x[..., 0] > 0), "value_mask", "memory_mask"),
+        (lambda: layers.TransformerEncoder(num_layers=1)(x, padding_mask=x[..., 0] > 0), "padding_mask", "mask"),
+    ):
+        with pytest.raises((TypeError, ValueError)) as error:
+            call()
+        assert name in str(error.value) and f"did you mean {ours}?" in str(error.value)
+    with pytest.raises(TypeError, match="inputs, memory"):
+        attention(x, x, x)  # Keras' third is the keys
+
+
 def test_options_are_attributes_and_in_the_config():
     block = layers.TransformerEncoderBlock(num_heads=2, ff_dim=16, dropout=0.3, norm_epsilon=1e-4)
     assert (block.num_heads, block.ff_dim, block.dropout, block.norm_epsilon) == (2, 16, 0.3, 1e-4)
@@ -82,6 +101,26 @@ def test_a_subclass_with_arguments_of_its_own_survives_saving(tmp_path):
     inputs = keras.Input((5, 8))
     block = Gated(keras.layers.Dense(8), strength=0.5, num_heads=2, ff_dim=16)
     whole, x = keras.Model(inputs, block(inputs)), normal(2, 5, 8)
+    whole.save(tmp_path / "model.keras")
+    assert_close(keras_tfm.load_model(tmp_path / "model.keras")(x), whole(x))
+
+
+@keras.saving.register_keras_serializable(package="test_keras_user")
+class Louder(layers.TransformerEncoderBlock):
+    """Calls its `**kwargs` something else."""
+
+    def __init__(self, gain=1.0, **options):
+        super().__init__(**options)
+        self.gain = gain
+
+    def call(self, inputs, **others):
+        return self.gain * super().call(inputs, **others)
+
+
+def test_a_subclass_may_call_its_arguments_as_it_likes(tmp_path):
+    inputs, x = keras.Input((5, 8)), normal(2, 5, 8)
+    whole = keras.Model(inputs, Louder(2.0, num_heads=2, ff_dim=16, name="louder")(inputs))
+    assert whole.get_layer("louder").get_config()["num_heads"] == 2
     whole.save(tmp_path / "model.keras")
     assert_close(keras_tfm.load_model(tmp_path / "model.keras")(x), whole(x))
 
@@ -147,6 +186,30 @@ def test_a_model_generates_with_any_sampler(model):
     assert model.generate(SOURCES, 6, generator).tolist() != model.generate(SOURCES, 6, generator).tolist()
     beam = Beam(num_beams=3, length_penalty=1.0, no_repeat_ngram_size=2, suppress_tokens=[5], early_stopping=True)
     assert not (model.generate(SOURCES, 6, beam) == 5).any()
+
+
+def test_the_seed_of_each_call_counts():
+    keras.utils.set_random_seed(0)
+    lm, prompts = models.decoder_lm(20, **SIZES), [[5, 6], [7, 0]]
+
+    def draw(seed):
+        return lm.generate(prompts, 12, Sample(temperature=3.0, seed=seed)).tolist()
+
+    draw(None)
+    first = draw(1)
+    assert draw(1) == first != draw(2) and draw(None) != draw(None)
+
+
+def test_what_a_model_cannot_generate_from_is_named(model):
+    lm = models.decoder_lm(20, **SIZES)
+    for ids in ([7, 8], [[7, 8], [9]], [[7, 99]], [[0.5]], [[0, 8]], [[5] * 9], [[-1, 3]]):
+        with pytest.raises(UserError) as error:
+            lm.generate(ids, max_length=8)
+        assert error.value.argument == "ids"
+    for sampler in ("beam", Beam):
+        with pytest.raises(UserError) as error:
+            model.generate(SOURCES, 6, sampler)
+        assert error.value.argument == "sampler"
 
 
 def test_a_language_model_continues_a_prompt():
@@ -215,6 +278,19 @@ def test_a_string_is_a_string_and_a_list_a_list(translator):
     assert len(translator.score(["a"], ["b"])) == 1 and "Beam(" in repr(translator)
 
 
+def test_one_text_has_a_list_of_translations_and_one_score(translator):
+    assert translator.n_best("ab", 2) == translator.n_best(["ab"], 2)[0]
+    assert translator.score("ab", "cd") == translator.score(["ab"], ["cd"])[0]
+
+
+def test_folders_and_files_are_told_apart(tmp_path):
+    (tmp_path / "model.keras").write_bytes(b"")
+    with pytest.raises(UserError, match="keras_tfm.load_model"):
+        keras_tfm.load(tmp_path / "model.keras")
+    with pytest.raises(UserError, match="`keras_tfm.load`"):
+        keras_tfm.load_model(tmp_path)
+
+
 def test_a_preset_is_something_trained():
     assert Translator.from_preset("dates", num_beams=1, max_length=16)("3. Mai 2023") == "2023-05-03"
     with pytest.raises(UserError) as error:
@@ -258,3 +334,9 @@ def test_a_tokenizer_of_ones_own_is_saved(tmp_path):
     assert letters.tokenize("cab") == [6, 4, 5] and letters.detokenize([6, 4, 5]) == "cab"
     Translator(models.transformer(letters.vocab_size, **SIZES), letters, max_length=16).save(tmp_path / "saved")
     assert keras_tfm.load(tmp_path / "saved").source_tokenizer.letters == "abc"
+    text.base.TOKENIZERS.pop("OwnLetters")
+    try:
+        with pytest.raises(UserError, match="register_tokenizer.*'OwnLetters'"):  # which is not damage
+            keras_tfm.load(tmp_path / "saved")
+    finally:
+        text.register_tokenizer(OwnLetters)

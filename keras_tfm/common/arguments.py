@@ -49,13 +49,30 @@ def one_of(name, value, allowed):
     return check(name, value, value in list(allowed), f"one of {list(allowed)}")
 
 
+# What Keras, KerasHub and Hugging Face call an argument → what it is called here.
+OTHER_NAMES = {
+    **{"key_dim": "head_dim", "num_query_heads": "num_heads", "num_key_value_heads": "num_kv_heads"},
+    **{"intermediate_dim": "ff_dim", "normalize_first": "norm_first", "layer_norm_epsilon": "norm_epsilon"},
+    **dict.fromkeys(("d_model", "hidden_dim", "hidden_size", "embedding_dim"), "model_dim"),
+    **{"vocabulary_size": "vocab_size", "use_causal_mask": "causal", "num_beam": "num_beams"},
+    **dict.fromkeys(("query", "decoder_sequence"), "inputs"),
+    **dict.fromkeys(("value", "key", "encoder_sequence"), "memory"),
+    **dict.fromkeys(("padding_mask", "query_mask", "decoder_padding_mask"), "mask"),
+    **dict.fromkeys(("value_mask", "key_mask", "encoder_padding_mask", "encoder_attention_mask"), "memory_mask"),
+    **{"decoder_attention_mask": "attention_mask"},
+}
+
+
 def closest(name, names):
     """A question whether another name was meant, or nothing if none is like it.
 
     >>> closest("num_layer", ["num_heads", "num_layers"])
     ' (did you mean num_layers?)'
+    >>> closest("key_dim", ["num_heads", "head_dim"])
+    ' (did you mean head_dim?)'
     """
-    return "".join(f" (did you mean {match}?)" for match in difflib.get_close_matches(name, names, n=1))
+    matches = [OTHER_NAMES[name]] if name in OTHER_NAMES else difflib.get_close_matches(name, names, n=1)
+    return "".join(f" (did you mean {match}?)" for match in matches)
 
 
 def positive(name, value, optional=False):
@@ -79,6 +96,7 @@ def strings(texts, name="texts"):
     """Returns `texts` as a list, if it is an iterable of strings and not one string."""
     if isinstance(texts, str):
         raise UserError(f"`{name}` must be a list of strings. Received: a string, {texts[:40]!r}")
+    check(name, texts, hasattr(texts, "__iter__"), "a list of strings")
     texts = list(texts)
     for text in texts:
         if not isinstance(text, str):

@@ -216,8 +216,9 @@ def compiled(sampler: Greedy, prefill: Callable, step: Callable, variables: Any 
         locks: those that must be held meanwhile on JAX, see `SequenceModel.running`.
 
     Returns:
-        a function of sources (batch, source length), `max_length` and, as an option, a `prefix` (batch, n), which
-        returns ids (batch, max_length), a NumPy array with zeros after the end token.
+        a function of sources (batch, source length), `max_length` and, as options, a `prefix` (batch, n) and
+        `uniforms` (batch, max_length), the random numbers of a `Sample`, by default drawn with its seed. It returns ids
+        (batch, max_length), a NumPy array with zeros after the end token.
 
     >>> def prefill(sources, max_length):
     ...     return {"memory": ops.convert_to_tensor(sources)}
@@ -232,8 +233,9 @@ def compiled(sampler: Greedy, prefill: Callable, step: Callable, variables: Any 
 
     program = programs.compiled(search, list(variables), locks)
 
-    def run(sources, max_length, prefix=None):
-        inputs = {"sources": sources, "prefix": prefix, "uniforms": sampler.uniforms(len(sources), max_length)}
+    def run(sources, max_length, prefix=None, uniforms=None):
+        uniforms = sampler.uniforms(len(sources), max_length) if uniforms is None else uniforms
+        inputs = {"sources": sources, "prefix": prefix, "uniforms": uniforms}
         inputs = {name: np.asarray(x) for name, x in inputs.items() if x is not None}
         return ops.convert_to_numpy(program(inputs, max_length))
 

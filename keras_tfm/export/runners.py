@@ -60,22 +60,29 @@ class Runner:
         with files.reading(self.folder / artifacts.MANIFEST):
             self.most_hypotheses = limited("n_best", self.settings.get("n_best", 1), MOST_BEAMS)
 
+    def __repr__(self):
+        shown = ("precision", "num_beams", "max_length")
+        return f"<{type(self).__name__}: {', '.join(f'{name}={self.settings.get(name)}' for name in shown)}>"
+
     @overload
-    def __call__(self, texts: str, verbose: int = 0) -> str: ...
+    def __call__(self, texts: str, verbose: int = 0, **options: Any) -> str: ...
     @overload
-    def __call__(self, texts: Iterable[str], verbose: int = 0) -> list[str]: ...
-    def __call__(self, texts, verbose=0):
-        """Translates a list of strings, or one string. With `verbose=1`, shows progress on standard error."""
+    def __call__(self, texts: Iterable[str], verbose: int = 0, **options: Any) -> list[str]: ...
+    def __call__(self, texts, verbose=0, **options):
+        """Translates a list of strings, or one string. With `verbose=1`, shows progress; there are no other options."""
+        check_no_options(self.format, options)
         if isinstance(texts, str):
             return self([texts], verbose)[0]
         return [hypotheses[0][0] for hypotheses in self._all(texts, 1, verbose)]
 
-    def n_best(self, texts: Iterable[str], n: int, verbose: int = 0) -> list[list[tuple[str, float]]]:
-        """Returns the `n` best translations of each string with their scores, best first: [(string, score), …].
+    def n_best(self, texts: str | Iterable[str], n: int, verbose: int = 0) -> Any:
+        """Returns the `n` best translations of a string, or of each of a list; see `Translator.n_best`.
 
         The formats "litert" and "onnx" return one. "saved_model" and "web" return at most the `n_best` of the export.
         In the scores of CTranslate2, padding and the start token have no share of the probability.
         """
+        if isinstance(texts, str):
+            return self.n_best([texts], n, verbose)[0]
         rule = f"at most {self.most_hypotheses} for this export"
         return self._all(texts, check("n", n, positive("n", n) <= self.most_hypotheses, rule), verbose)
 

@@ -1,16 +1,18 @@
 """What layers with weights share: saving of their options, and initialization of their kernels."""
 
-import contextlib
 import inspect
 from functools import partial
 
 import keras
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import UserError, one_of, positive, positive_number, rate
+from keras_tfm.common.arguments import UserError, closest, one_of, positive, positive_number, rate
 
+VAR_POSITIONAL, VAR_KEYWORD = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 _boolean = partial(one_of, allowed=(False, True))
 _optional = partial(positive, optional=True)
+KERAS_OPTIONS = {"name", "dtype", "trainable", "autocast", "activity_regularizer", "batch_size", "input_shape"}
+KERAS_OPTIONS |= {"batch_shape", "input_dtype", "weights", "seed"}  # what `keras.layers.Layer` takes
 # Option → its check, in whichever layers it occurs. Words are checked where their table is.
 CHECKS = {
     **dict.fromkeys(("num_layers", "num_heads", "ff_dim", "units", "kernel_size", "dilations"), positive),
@@ -30,13 +32,20 @@ class Layer(keras.layers.Layer):
     """
 
     def __new__(cls, *args, **kwargs):
-        layer = super().__new__(cls)
-        with contextlib.suppress(TypeError):  # the constructor raises it again, in Python's words
+        layer, signature = super().__new__(cls), inspect.signature(cls.__init__)
+        try:
             # not a dict, in which Keras would look for layers to save
-            vars(layer)["_arguments"] = inspect.signature(cls.__init__).bind(None, *args, **kwargs)
+            vars(layer)["_arguments"] = signature.bind(None, *args, **kwargs)
+        except TypeError as error:
+            hints = "".join(f"; {name}{closest(name, ())}" for name in kwargs if closest(name, ()))
+            raise TypeError(f"{cls.__name__}{signature}: {error}{hints}") from None
         return layer
 
     def __init__(self, options=None, **kwargs):
+        for name in [name for name in kwargs if name not in KERAS_OPTIONS]:
+            hint = closest(name, self.get_options())
+            rule = f"`{name}` must be an option of {type(self).__name__}{hint}"
+            raise UserError(f"{rule}. Received: {name}={kwargs[name]!r}")
         super().__init__(**kwargs)
         self.supports_masking = True
         self.set_options(options or {})
@@ -51,12 +60,21 @@ class Layer(keras.layers.Layer):
 
     def get_options(self):
         """The options of the constructor and their values, as given, defaults included."""
+        return self._options()[0]
+
+    def _options(self):
+        """The same, and those that the constructor takes as `**kwargs`."""
         self._arguments.apply_defaults()
         given = self._arguments.arguments
-        return {name: value for name, value in given.items() if name not in ("self", "args", "kwargs")}
+        kinds = {name: parameter.kind for name, parameter in self._arguments.signature.parameters.items()}
+        named = {name: value for name, value in given.items() if kinds[name] not in (VAR_POSITIONAL, VAR_KEYWORD)}
+        others = [value for name, value in given.items() if kinds[name] is VAR_KEYWORD]  # whatever they are called
+        del named["self"]
+        return named, *(others or [{}])
 
     def get_config(self):
-        config = self.get_options() | self._arguments.arguments.get("kwargs", {})
+        options, others = self._options()
+        config = options | others
         config.pop("dtype", None)  # Keras always writes it, and to serialize it here would import TensorFlow
         return keras.saving.serialize_keras_object(config) | super().get_config()
 
@@ -69,7 +87,7 @@ class Layer(keras.layers.Layer):
 def options_of(kind, arguments):
     """Those of the arguments, by name, that the constructor of a layer or model takes as options."""
     parameters = inspect.signature(kind.__init__).parameters
-    names = {name for name, parameter in parameters.items() if parameter.kind is not parameter.VAR_KEYWORD}
+    names = {name for name, parameter in parameters.items() if parameter.kind is not VAR_KEYWORD}
     return {name: value for name, value in arguments.items() if name in names - {"self"}}
 
 

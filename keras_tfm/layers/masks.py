@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import UserError
+from keras_tfm.common.arguments import UserError, closest
 from keras_tfm.layers import recording
 from keras_tfm.layers.base import Layer, check_sequence
 from keras_tfm.ops import take_each
@@ -193,8 +193,16 @@ class MaskedLayer(Layer):
                 "    with record_attention() as maps:\n        y = layer(x)\n    next(iter(maps.values()))\n"
                 f"Received: return_attention_scores={kwargs['return_attention_scores']}"
             )
-        _, first, *_ = signature.parameters
-        given = signature.bind_partial(self, *args).arguments
+        _, first, *names = signature.parameters
+        takes = f"{type(self).__name__} takes {', '.join([first, *names])}"
+        anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+        unknown = [name for name in kwargs if name not in (first, *names, "training", "mask")]
+        if unknown and not anything:
+            raise TypeError(f"{takes}. Received: {unknown[0]}{closest(unknown[0], names)}")
+        try:
+            given = signature.bind_partial(self, *args).arguments
+        except TypeError as error:
+            raise TypeError(f"{takes}: {error}") from None
         del given["self"]
         return self._merged(first, **given, **kwargs)
 
@@ -203,10 +211,10 @@ class MaskedLayer(Layer):
         check_sequence(first, x.shape)
         if memory is not None:
             check_sequence("memory", memory.shape)
-        attention_mask = check("attention_mask", attention_mask)
-        if attention_mask is not None and len(attention_mask.shape) == 2:
+        if len(getattr(attention_mask, "shape", ())) == 2:
             rule = "(batch or 1, query, key) or (batch or 1, heads, query, key): pass a (batch, length) mask as `mask`"
             raise UserError(f"`attention_mask` must be {rule}. Received: shape={tuple(attention_mask.shape)}")
+        attention_mask = check("attention_mask", attention_mask, ranks=(3, 4))
         mask = merge(x, check("mask", mask, (2,), of=x))
         if mask is not None and mask.shape[0] == 1:
             mask = ops.broadcast_to(mask, ops.shape(x)[:2])

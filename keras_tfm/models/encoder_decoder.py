@@ -148,6 +148,8 @@ class Decoder(masks.MaskedLayer):
 class StepModel(SequenceModel):
     """A model that decodes step by step: with `prefill`, `target_embedding`, `decoder` and `output_layer`."""
 
+    continues_prompts = False  # whether `generate` continues its ids, or translates them
+
     def step(self, tokens: Any, position: Any, cache: Any) -> tuple[Any, Any]:
         """Decodes the next tokens.
 
@@ -184,13 +186,27 @@ class StepModel(SequenceModel):
         >>> model.generate([[7, 8], [9, 0]], max_length=5)[0, :2].tolist()
         [7, 8]
         """
-        sampler = sampler or Greedy()
+        sampler, ids = decoding.with_options(sampler or Greedy()), self._checked_ids(ids, max_length)
         key = sampler, *map(id, self.variables)  # there are others after `quantize` or `enable_lora`
         with self.running:
             if key not in self._programs:
                 program = decoding.compiled(sampler, self.prefill, self.step, self.variables, [self.running])
                 self._programs[key] = program
-        return self._programs[key](ids, max_length)
+        return self._programs[key](ids, max_length, uniforms=sampler.uniforms(len(ids), max_length))
+
+    def _checked_ids(self, ids, max_length):
+        """Ids for `generate` as an array; an error if it cannot read them."""
+        size, rule = self.vocab_size, "(batch, length) integers, the ids of tokens, with zeros after those of a row"
+        try:
+            array = np.asarray(ids)
+        except ValueError:  # rows of different lengths
+            array = np.zeros(0)
+        fine = array.ndim == 2 and array.dtype.kind in "iu" and (array >= 0).all() and (array < size).all()
+        check("ids", ids, fine, f"{rule}; the vocabulary has {size} tokens")
+        if self.continues_prompts:
+            check("ids", array.shape, array.shape[1] <= max_length, f"at most {max_length=} tokens long")
+            check("ids", ids, not ((array[:, :-1] == 0) & (array[:, 1:] > 0)).any(), rule)
+        return array.astype("int32")
 
 
 class EncoderDecoder(StepModel):

@@ -43,6 +43,8 @@ def load_model(path: str | os.PathLike[str], **options: Any) -> keras.Model:
     >>> load_model(path).output_shape
     (None, 5, 8)
     """
+    if pathlib.Path(path).is_dir():
+        raise UserError(f"`path` must be a .keras file; `keras_tfm.load` reads a folder. Received: {path}")
     return keras.saving.load_model(path, **options)
 
 

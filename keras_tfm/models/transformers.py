@@ -94,6 +94,8 @@ class DecoderLM(StepModel):
         **options: options of `TransformerDecoder`.
     """
 
+    continues_prompts = True
+
     def __init__(
         self,
         vocab_size: int,

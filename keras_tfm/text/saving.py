@@ -36,9 +36,12 @@ def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
     if not is_tokenizer(folder):
         raise UserError(f"`folder` must be one that `save_tokenizer` wrote. Received: folder={str(folder)!r}")
     name = files.read_manifest(folder, MANIFEST, required=("class",))["class"]
-    with files.reading(folder / MANIFEST):
-        tokenizer = TOKENIZERS[one_of("class", name, TOKENIZERS)]
-    return tokenizer.load(folder)
+    if not isinstance(name, str) or name not in TOKENIZERS:
+        rule = (
+            f"`class` must be one of {[*TOKENIZERS]}, or of a module with `@register_tokenizer` that is imported first"
+        )
+        raise UserError(f"{folder / MANIFEST}: {rule}. Received: class={str(name)[:40]!r}")
+    return TOKENIZERS[name].load(folder)
 
 
 def is_tokenizer(folder: str | os.PathLike[str]) -> bool:

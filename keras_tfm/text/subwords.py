@@ -4,11 +4,12 @@ import concurrent.futures
 import functools
 import io
 import pathlib
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Self
 
 from keras_tfm.common import extras, files
-from keras_tfm.common.arguments import UserError, one_of, positive
+from keras_tfm.common.arguments import UserError, check, one_of, positive
 from keras_tfm.text.base import END, PAD, SPECIALS, START, UNKNOWN, Tokenizer, clean, register_tokenizer
 from keras_tfm.text.byte import ByteTokenizer
 
@@ -26,6 +27,9 @@ def train_sentencepiece(texts, vocab_size, **options):
     try:
         trainer.train(sentence_iterator=clean(texts), model_writer=model, **settings)
     except RuntimeError as error:
+        if least := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
+            rule = f"at least {least[1]} for these texts: their characters and, unless they are words, 256 bytes"
+            check("vocab_size", vocab_size, False, rule)
         raise UserError(
             "`texts` must not be empty, `vocab_size` must be large enough for all their characters, and `options` must "
             f"be options of SentencePiece. Received: {vocab_size=}, {options=}; SentencePiece's error: {error}"

@@ -32,7 +32,18 @@ class Interrupted(KeyboardInterrupt):
         self.signal = number
 
 
-class TrainingRun(keras.callbacks.Callback):
+class _Hooks(keras.callbacks.Callback):
+    """Calls the methods of a run that are named like those of a callback, with an underscore."""
+
+    async_safe = True  # see `TrainingRun._on_train_batch_end`
+
+    def __init__(self, run):
+        super().__init__()
+        for name in ("train_begin", "epoch_begin", "train_batch_begin", "train_batch_end", "epoch_end"):
+            setattr(self, f"on_{name}", getattr(run, f"_on_{name}"))
+
+
+class TrainingRun:
     """A folder in which training resumes after an interruption as if nothing had happened.
 
     Args:
@@ -45,8 +56,6 @@ class TrainingRun(keras.callbacks.Callback):
     training after the current step, with the state saved. A second one ends it at once.
     """
 
-    async_safe = True  # see `on_train_batch_end`
-
     def __init__(
         self,
         folder: str | os.PathLike[str],
@@ -54,8 +63,7 @@ class TrainingRun(keras.callbacks.Callback):
         stopping: keras.callbacks.EarlyStopping | None = None,
         minutes: float = 3.0,
     ):
-        super().__init__()
-        self.files = artifacts.Run(folder)
+        self.files, self._hooks = artifacts.Run(folder), _Hooks(self)
         self.folder, self.keep, self.stopping = self.files.folder, positive("keep", keep), stopping
         check("minutes", minutes, minutes > 0, "positive")
         self.seconds, self.step, self.saved_step, self.steps_per_epoch = 60 * minutes, 0, 0, None
@@ -80,7 +88,7 @@ class TrainingRun(keras.callbacks.Callback):
             callbacks, **options: as for `model.fit`. Metrics that callbacks add to the logs are saved too.
         """
         self.steps_per_epoch = positive("steps_per_epoch", steps_per_epoch or len(batches))
-        callbacks = [*callbacks, *([self.stopping] if self.stopping else []), self]
+        callbacks = [*callbacks, *([self.stopping] if self.stopping else []), self._hooks]
         with self._catching_signals(), concurrent.futures.ThreadPoolExecutor(1) as self.background:
             self.restore(model)
             while self.step < epochs * self.steps_per_epoch:
@@ -103,6 +111,11 @@ class TrainingRun(keras.callbacks.Callback):
             if devices.is_main_process():
                 self._write_metrics()
 
+    @property
+    def model(self) -> keras.Model:
+        """The model that is trained; on JAX, Keras brings its variables up to date."""
+        return self._hooks.model
+
     def restore(self, model: keras.Model) -> int:
         """Loads the saved state into the model and its optimizer. Returns the step at which training resumes."""
         path = self.files.state
@@ -123,17 +136,17 @@ class TrainingRun(keras.callbacks.Callback):
         self.step = self.saved_step = state["step"]
         return self.step
 
-    def on_train_begin(self, logs=None):
+    def _on_train_begin(self, logs=None):
         self.saved_at, stop = time.monotonic(), self.stopping
         if stop and self.waited:  # Keras has just reset them
             stop.best, stop.best_epoch, stop.wait, stop.stopped_epoch = self.waited
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def _on_epoch_begin(self, epoch, logs=None):
         self.first_step = self.step
         if self.metrics.keys() == by_path("metrics", self.model.metrics_variables).keys():
             self._restore_metrics()
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def _on_train_batch_begin(self, batch, logs=None):
         if self.random_state is not None:  # now, since PyTorch's data loader has just used the generator
             machine.random_state(self.random_state)
             self.random_state = None
@@ -143,15 +156,15 @@ class TrainingRun(keras.callbacks.Callback):
             self._save(self._arrays())
             self._raise_interrupted()
 
-    def on_train_batch_end(self, batch, logs=None):
+    def _on_train_batch_end(self, batch, logs=None):
         """On JAX, Keras calls this in another thread, so that the next steps need not wait for the loss of this one."""
         if self.metrics:  # TensorFlow has made them in this step
             self._restore_metrics()
         if not math.isfinite(loss := (logs or {}).get("loss", 0.0)):
             self.diverged.append((self.first_step + batch + 1, f"the loss became {loss}"))
 
-    def on_epoch_end(self, epoch, logs=None):
-        self.step = min(self.step + self.model.steps_per_execution, self.first_step + self.params["steps"])
+    def _on_epoch_end(self, epoch, logs=None):
+        self.step = min(self.step + self.model.steps_per_execution, self.first_step + self._hooks.params["steps"])
         self._raise_diverged()
         self.stopped, arrays = self.model.stop_training, self._arrays()
         if self.step % self.steps_per_epoch:  # some callback has stopped training within the epoch
@@ -162,7 +175,7 @@ class TrainingRun(keras.callbacks.Callback):
             self.patience = self.stopping.patience
         self._save(arrays, with_checkpoint=True)
         if self.partial:
-            self.model.stop_training = True  # the other epochs have more steps: `fit` trains them next
+            self.model.stop_training = True  # the other epochs have more steps: `TrainingRun.fit` trains them next
         self._raise_interrupted()
 
     def _restore_metrics(self):

@@ -78,7 +78,7 @@ def run(finished, tmp_path):
 def interrupted(texts, tmp_path_factory):
     """A run that was stopped after six steps of twelve, in its second epoch."""
     out = tmp_path_factory.mktemp("run") / "interrupted"
-    on_train_batch_begin = runs.TrainingRun.on_train_batch_begin
+    on_train_batch_begin = runs.TrainingRun._on_train_batch_begin
 
     def stopped(self, batch, logs=None):
         if self.step == 5:
@@ -86,7 +86,7 @@ def interrupted(texts, tmp_path_factory):
         on_train_batch_begin(self, batch, logs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs.TrainingRun, "on_train_batch_begin", stopped)
+        patch.setattr(runs.TrainingRun, "_on_train_batch_begin", stopped)
         with pytest.raises(runs.Interrupted, match="SIGINT after step 6"):
             train(out, texts)
     return out
