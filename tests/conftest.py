@@ -27,6 +27,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_tfm.common.arguments import UserError
 from keras_tfm.data import encode_pairs
 from keras_tfm.models import transformer
 from keras_tfm.text import ByteTokenizer, train_tokenizer
@@ -297,3 +298,11 @@ def small_translator(kind, sizes=None, **options):
     made = Translator(model, tokenizer, max_length=64, **options)
     made.widths = [16, 64] if kind == "bytes" else [64]  # fewer programs
     return made
+
+
+@contextlib.contextmanager
+def refused(argument):
+    """The block raises an error that names this argument; how it says so is up to `tests/common/test_arguments.py`."""
+    with pytest.raises(UserError) as error:
+        yield error
+    assert error.value.argument == argument, error.value

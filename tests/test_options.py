@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import eagerly, once
+from conftest import eagerly, once, refused
 
 import keras_tfm
 from keras_tfm.cli import flags
@@ -184,7 +184,7 @@ def test_changes_replace_options_of_a_recipe(word):
     recipe = resolve(word, dropout=0.25)
     assert recipe == dataclasses.replace(RECIPES[word], dropout=0.25) == resolve(RECIPES[word], dropout=0.25)
     assert recipe.model_options["dropout"] == 0.25 and "size" not in recipe.model_options
-    with pytest.raises(ValueError, match="`recipe` must be one of"):
+    with refused("recipe"):
         resolve("secret")
 
 

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from conftest import BYTES, once, spread
+from conftest import BYTES, once, refused, spread
 
 from keras_tfm.models import transformer
 from keras_tfm.plots import attention_map, translation_map
@@ -52,7 +52,7 @@ def test_labels_may_hold_anything(tmp_path):
 
 
 def test_labels_must_fit(tmp_path):
-    with pytest.raises(ValueError, match=r"`weights` must have the shape .* 2 query labels, 3 key labels"):
+    with refused("weights"):
         attention_map(np.zeros((1, 3, 3)), "ab", "abc", tmp_path / "map.png")
     with pytest.raises(ValueError, match="with no dimension of size zero"):
         attention_map(np.zeros((0, 3, 3)), "abc", "abc", tmp_path / "map.png")

@@ -4,7 +4,7 @@ import warnings
 import keras
 import numpy as np
 import pytest
-from conftest import BYTES, TRACED, array, run, spread
+from conftest import BYTES, TRACED, array, refused, run, spread
 
 from keras_tfm import ops
 from keras_tfm.common import files
@@ -165,7 +165,7 @@ def test_a_string_is_translated_to_a_string(translator):
 def test_options_of_a_call_are_those_of_a_translator_with_them(translators):
     greedy, beam = translators[1], translators[3]
     assert beam(TEXTS, num_beams=1) == beam(TEXTS, sampler=Greedy()) == greedy(TEXTS) != beam(TEXTS)
-    with pytest.raises(ValueError, match="`min_length` must be from 0 to max_length=24"):
+    with refused("min_length"):
         beam(TEXTS, min_length=25)
 
 
@@ -185,7 +185,7 @@ def test_sampling_has_seeds(translators):
     translator = translators[1]
     once, again, other = (translator(TEXTS, temperature=2.0, seed=seed) for seed in (1, 1, 2))
     assert once == again != other and translator(TEXTS, top_k=1) == translator(TEXTS)
-    with pytest.raises(ValueError, match="`n_best` must be 1 for Sample"):
+    with refused("n_best"):
         translator.n_best(["a"], 2, temperature=2.0)
 
 
@@ -198,9 +198,9 @@ def test_a_translation_begins_with_its_prefix(num_beams, translators):
     assert found[0] == free[0] and found[1].startswith("x" * 20) and len(found[1].encode()) > 20
     two = translator(["a dog\na cat"], prefix="xy")[0].split("\n")
     assert two[0].startswith("xy") and two[1] == translator("a cat")
-    with pytest.raises(ValueError, match="`prefix` must be a string, or one for each of 1 texts"):
+    with refused("prefix"):
         translator(["a"], prefix=["x", "y"])
-    with pytest.raises(ValueError, match="`prefix` must be of less than max_length=24 tokens"):
+    with refused("prefix"):
         translator(["a"], prefix="x" * 24)
 
 
@@ -216,7 +216,7 @@ def test_scores_are_the_log_probabilities_of_the_model(translators):
     mean = np.log(np.mean([array(x)[0] for x in run(lambda: [ops.softmax(m(ids)) for m in ensemble.models])], axis=0))
     expected = sum(mean[place, token] for place, token in enumerate([*target, END]))
     assert ensemble.score(["b"], ["some text"])[0] == pytest.approx(expected, rel=1e-4)
-    with pytest.raises(ValueError, match="`targets` must be one for each of 1 sources"):
+    with refused("targets"):
         translator.score(["a"], [])
 
 
@@ -339,7 +339,7 @@ def test_a_stream_is_read_chunk_by_chunk(translator):
 
 def test_bad_arguments(tmp_path, translators):
     (model,) = translators[1].models
-    with pytest.raises(ValueError, match="`texts` must be a list of strings. Received: None in it"):
+    with refused("texts"):
         Translator(model, BYTES)(["a text", None])
     for name, value in {
         "length_penalty": "x",
@@ -353,15 +353,15 @@ def test_bad_arguments(tmp_path, translators):
         ValueError, match="`coverage_penalty` must be 0 for an ensemble. Received: coverage_penalty=0.2"
     ):
         Translator([model] * 2, BYTES, coverage_penalty=0.2)
-    with pytest.raises(ValueError, match="`num_beams` must be a positive integer"):
+    with refused("num_beams"):
         Translator(model, BYTES, num_beams=0)
-    with pytest.raises(ValueError, match="`option` must be one of .*did you mean num_beams.* Received: option='beams'"):
+    with refused("option"):
         Translator(model, BYTES, beams=2)
-    with pytest.raises(ValueError, match="`sampler` must be a `Greedy`, `Sample` or `Beam`"):
+    with refused("sampler"):
         Translator(model, BYTES, sampler="greedy")
     with pytest.raises(FileNotFoundError, match=r"must contain model.keras"):
         Translator.load(tmp_path)
     (tmp_path / "config.json").write_text("{}")  # CTranslate2 has one, and so has a run
     (tmp_path / "model.bin").touch()
-    with pytest.raises(ValueError, match=r"`folder` must be a training run.*ctranslate2.*`keras_tfm.load`"):
+    with refused("folder"):
         Translator.load(tmp_path)

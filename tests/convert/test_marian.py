@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from conftest import IN_TENSORFLOW, assert_close, run
+from conftest import IN_TENSORFLOW, assert_close, refused, run
 
 from keras_tfm import Translator, decoding, text
 from keras_tfm.convert import marian
@@ -230,7 +230,7 @@ def test_sizes_are_not_believed(tmp_path):
             Translator.from_marian(tmp_path)
     write(tmp_path)
     (tmp_path / "generation_config.json").write_text('{"num_beams": 1000000000}')
-    with pytest.raises(ValueError, match="`num_beams` must be at most 1,024. Received: num_beams=1000000000"):
+    with refused("num_beams"):
         Translator.from_marian(tmp_path)
 
 

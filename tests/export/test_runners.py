@@ -13,7 +13,7 @@ import warnings
 
 import numpy as np
 import pytest
-from conftest import BYTES, IN_TENSORFLOW, TEXTS, small_translator
+from conftest import BYTES, IN_TENSORFLOW, TEXTS, refused, small_translator
 from test_tokenizers import damages
 
 import keras_tfm
@@ -233,7 +233,7 @@ def test_an_export_has_the_n_best_of_the_translator(form, folders, translator):
         tolerance = {"rel": 0.02 if form == "ctranslate2" else 1e-4}  # which never considers padding
         assert [score for _, score in pairs] == pytest.approx([score for _, score in their], **tolerance)
     assert found[4] == [("", 0.0)]
-    with pytest.raises(ValueError, match="`num_beams` is fixed in an export"):
+    with refused("num_beams"):
         keras_tfm.load(folders(form), num_beams=2)
 
 
@@ -265,8 +265,8 @@ def test_a_new_export_takes_the_place_of_an_earlier_one_alone(tmp_path):
     assert (place / "model.bin").read_text() == "second" and list(tmp_path.iterdir()) == [place]
     (place / "notes").write_text("of mine")
     (tmp_path / "link").symlink_to(place)
-    for folder, what in ((place, "with notes$"), (tmp_path, "with link, model$"), (tmp_path / "link", "a link$")):
-        with pytest.raises(ValueError, match=f"`folder` must be new, empty or an earlier export. Received: .*{what}"):
+    for folder in (place, tmp_path, tmp_path / "link"):
+        with refused("folder"):
             artifacts.new_export(folder)
 
 
@@ -320,7 +320,7 @@ def test_a_format_from_outside_is_exported_and_loaded_like_the_others(tmp_path, 
     small_translator("bytes").export(tmp_path / "out", "echo", max_length=8)
     assert keras_tfm.load(tmp_path / "out")(["abc", ""]) == ["ABC", ""]
     assert artifacts.describe(tmp_path / "out")[0] == ("kind", "export, echo")
-    with pytest.raises(ValueError, match="`n_best` must be None for format='echo'"):
+    with refused("n_best"):
         small_translator("bytes").export(tmp_path / "out", "echo", n_best=2)
 
 
@@ -341,9 +341,9 @@ def test_translations_keep_the_order_of_texts_and_blank_ones_become_empty(folder
     assert list(Echo(folder).stream(iter(texts), chunk=2)) == Echo(folder)(texts)
     assert Echo(folder, num_threads=2).num_threads == 2
     assert Echo(folder)("abc") == "ABC" and Echo(folder)("") == "" and Echo(folder).n_best(["ab"], 1) == [[("AB", 0.0)]]
-    with pytest.raises(ValueError, match="`n` must be at most 1 for this export. Received: n=2"):
+    with refused("n"):
         Echo(folder).n_best(["ab"], 2)
-    with pytest.raises(ValueError, match="`score` needs a run, a saved translator or a CTranslate2 export"):
+    with refused("score"):
         Echo(folder).score(["ab"], ["AB"])
 
 
@@ -355,14 +355,14 @@ def test_truncation_is_reported_at_the_callers_line(folder):
 
 @pytest.mark.parametrize("texts, received", [(["a", 3], "3 in it"), ([b"a"], "b'a' in it")])
 def test_texts_must_be_a_list_of_strings(texts, received, folder):
-    with pytest.raises(ValueError, match=f"`texts` must be a list of strings. Received: .*{received.split()[-1]}"):
+    with refused("texts"):
         Echo(folder)(texts)
 
 
 def test_an_export_in_another_format_is_refused(folder):
     (folder / "translator.json").unlink()
     artifacts.write_manifest(folder, format="other", max_length=8)
-    with pytest.raises(ValueError, match="`folder` must contain a translator in the echo format. .*format 'other'"):
+    with refused("folder"):
         Echo(folder)
     (folder / "model.echo").unlink()
     with pytest.raises(FileNotFoundError, match="must contain model.echo, as written by `keras-tfm export`"):

@@ -17,6 +17,7 @@ from conftest import (
     normal,
     once,
     parametrize_all,
+    refused,
     run,
     spread,
 )
@@ -465,13 +466,13 @@ def test_bad_arguments(make, words):
 def test_a_cache_that_is_too_short(start):
     layer = cached_layer(causal=True)
     start = ops.convert_to_tensor(3, dtype="int32") if start == "tensor" else start
-    with pytest.raises(ValueError, match=r"`cache` must have room.*capacity=4, 2 tokens from 3"):
+    with refused("cache"):
         layer(X[:, :2], cache=layer.init_cache(BATCH, 4), cache_position=start)
 
 
 def test_a_negative_start():
     layer = cached_layer(causal=True)
-    with pytest.raises(ValueError, match=r"`cache` must have room.*2 tokens from -1"):
+    with refused("cache"):
         layer(X[:, :2], cache=layer.init_cache(BATCH, 4), cache_position=-1)
 
 
@@ -487,7 +488,7 @@ def test_a_cache_that_is_too_short_gives_nan_in_a_compiled_program():
 
 def test_a_start_must_be_an_integer():
     layer = cached_layer(causal=True)
-    with pytest.raises(ValueError, match="`cache_position` must be an integer"):
+    with refused("cache_position"):
         layer(X[:, :1], cache=layer.init_cache(BATCH, 4), cache_position=1.7)
 
 
@@ -499,5 +500,5 @@ def test_large_float16_features_do_not_overflow():
 
 def test_a_cache_needs_a_causal_layer():
     layer = cached_layer()
-    with pytest.raises(ValueError, match="`cache` needs causal=True"):
+    with refused("cache"):
         layer(X[:, :1], cache=layer.init_cache(BATCH, 4))

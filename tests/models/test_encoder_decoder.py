@@ -20,6 +20,7 @@ from conftest import (
     gradients,
     normal,
     parametrize_all,
+    refused,
     run,
     spread,
 )
@@ -308,7 +309,7 @@ def test_attention_to_the_source_is_recorded(kind):
 @pytest.mark.parametrize("kind", sorted({*KINDS}.difference(ATTENTIVE)))
 def test_without_attention_there_is_no_coverage(kind):
     model = make(kind)
-    with pytest.raises(ValueError, match="`model` must be a model with attention to the source"):
+    with refused("model"):
         model.step_and_attention(TARGET[:, :1], 0, model.prefill(SOURCE, 5))
 
 

@@ -4,7 +4,7 @@ import json
 import keras
 import numpy as np
 import pytest
-from conftest import BACKEND, IN_TENSORFLOW, array, assert_close, once, run, spread
+from conftest import BACKEND, IN_TENSORFLOW, array, assert_close, once, refused, run, spread
 from keras import ops
 from test_encoder_decoder import KINDS
 
@@ -98,7 +98,7 @@ def test_metadata_travels_with_the_model(tmp_path):
     for twin in (keras.models.load_model(tmp_path / "model.keras"), type(model).from_config(model.get_config())):
         assert twin.metadata == {"tokenizers": ["a1"], "step": 1201}
     model.metadata["model"] = object()
-    with pytest.raises(ValueError, match="`metadata` must contain only JSON values"):
+    with refused("metadata"):
         model.get_config()
 
 
@@ -125,9 +125,9 @@ def test_quantized_models_save_load_and_decode(mode, tied_output, tmp_path):
 
 def test_quantization_that_cannot_be_saved_is_refused():
     model = decoder_lm(10, **SIZES)
-    with pytest.raises(ValueError, match="`mode` must be one of .*int8"):
+    with refused("mode"):
         model.quantize("float8")
-    with pytest.raises(ValueError, match="`filters` must be None"):
+    with refused("filters"):
         model.quantize("int8", filters="decoder")
 
 

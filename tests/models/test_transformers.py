@@ -3,7 +3,7 @@ import functools
 import keras
 import numpy as np
 import pytest
-from conftest import SLOW_OFF_TENSORFLOW, TOLERANCE, array, assert_close, compiled, eagerly, once, run, spread
+from conftest import SLOW_OFF_TENSORFLOW, TOLERANCE, array, assert_close, compiled, eagerly, once, refused, run, spread
 
 from keras_tfm import ops
 from keras_tfm.decoding import greedy
@@ -137,7 +137,7 @@ def test_options_override_the_size_and_the_size_the_defaults():
     assert model.source_embedding.output_dim == model.arguments["model_dim"] == 128
     deep = encoder_classifier(10, 3, size="deep", model_dim=16)  # without the option for a decoder
     assert len(deep.encoder.blocks) == 12 and deep.source_embedding.output_dim == 16
-    with pytest.raises(ValueError, match="`size` must be one of .*'tiny'.* Received: size='huge'"):
+    with refused("size"):
         transformer(10, size="huge")
 
 
@@ -167,7 +167,7 @@ def test_sources_without_padding_need_no_mask(build):
 def test_a_step_beyond_the_cache_is_refused():
     model = transformer(10, **SIZES)
     cache = run(model.prefill, SOURCE, 2)
-    with pytest.raises(ValueError, match="`cache` must have room"):
+    with refused("cache"):
         model.step(TARGET[:, :1], 2, cache)
     assert np.isfinite(array(run(lambda: model.step(TARGET[:, :1], 1, cache)[0]))).all()
 

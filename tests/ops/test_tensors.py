@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from conftest import BACKEND
+from conftest import BACKEND, refused
 
 from keras_tfm import ops
 from keras_tfm.runtimes import programs
@@ -9,7 +9,7 @@ from keras_tfm.runtimes import programs
 def test_whole_numbers_stay_and_others_are_refused():
     assert ops.as_integer("start", 3) == 3
     assert int(ops.as_integer("start", np.int64(3))) == int(ops.as_integer("start", ops.convert_to_tensor(3))) == 3
-    with pytest.raises(ValueError, match="`start` must be an integer. Received: start of dtype .*float32"):
+    with refused("start"):
         ops.as_integer("start", np.float32(3))
 
 

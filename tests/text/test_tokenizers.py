@@ -3,7 +3,7 @@ import json
 
 import numpy as np
 import pytest
-from conftest import BACKEND
+from conftest import BACKEND, refused
 
 from keras_tfm import text
 from keras_tfm.common.files import DamagedFile
@@ -290,7 +290,7 @@ def test_a_tokenizer_is_written_whole_and_takes_nothing_away(tmp_path, monkeypat
     save_tokenizer(tokenizer("bytes"), folder)  # nothing of the other one is left
     assert [file.name for file in folder.iterdir()] == ["tokenizer.json"]
     (folder / "notes").write_text("of mine")
-    with pytest.raises(ValueError, match="`folder` must be new, empty or an earlier.*with notes$"):
+    with refused("folder"):
         save_tokenizer(tokenizer("char"), folder)
     assert (folder / "notes").read_text() == "of mine"
 
@@ -365,7 +365,7 @@ def test_a_class_of_ones_own_is_refused_before_it_is_written(tmp_path):
     class Mine(hub.WordPieceTokenizer):
         pass
 
-    with pytest.raises(ValueError, match="`tokenizer` must be of a class of keras_hub.tokenizers. Received: .*Mine"):
+    with refused("tokenizer"):
         save_tokenizer(KerasHubTokenizer(Mine(["[UNK]", "a"])), tmp_path / "tokenizer")
     assert list(tmp_path.iterdir()) == []
 
@@ -390,7 +390,7 @@ def test_keras_hub_gives_text_back(kind):
 def test_keras_hub_must_give_ids_and_no_padding():
     hub = pytest.importorskip("keras_hub", reason="keras-hub is not installed").tokenizers
     for options in ({"sequence_length": 5}, {"dtype": "string"}):
-        with pytest.raises(ValueError, match="`tokenizer` must return integers without padding. Received: "):
+        with refused("tokenizer"):
             KerasHubTokenizer(hub.WordPieceTokenizer(["[UNK]", "a"], **options))
 
 
@@ -429,7 +429,7 @@ def test_bad_arguments(make, words):
 
 
 def test_a_model_with_other_special_ids_is_refused():
-    with pytest.raises(ValueError, match=r"`model` must use ids 0 to 3 .* Received: .*3, 1, 2, 0"):
+    with refused("model"):
         train_tokenizer(CORPUS, "bpe", VOCAB_SIZE, pad_id=3, unk_id=0)
 
 
@@ -474,5 +474,5 @@ def test_a_tokenizer_of_ones_own_is_saved_and_loaded(tmp_path):
         save_tokenizer(words, tmp_path / "words")
     again = load_tokenizer(tmp_path / "words")
     assert again.decode(again.encode(["ein Hund läuft"])) == ["ein Hund läuft"]
-    with pytest.raises(ValueError, match="`cls` must have a name of its own"):
+    with refused("cls"):
         register_tokenizer(type("ByteTokenizer", (Words,), {}))

@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from conftest import BACKEND, BYTES, eagerly, once, quick
+from conftest import BACKEND, BYTES, eagerly, once, quick, refused
 from keras import ops
 
 from keras_tfm.models import transformer
@@ -38,7 +38,7 @@ def test_bleu_is_that_of_sacrebleu_with_its_signature():
 
 @pytest.mark.parametrize("hypotheses, references", [(["a"], []), ([], []), (["a"], ["b", "c"])])
 def test_as_many_references_as_hypotheses(hypotheses, references):
-    with pytest.raises(ValueError, match="`references` must hold one text for each translation"):
+    with refused("references"):
         scores(hypotheses, references)
 
 

@@ -5,7 +5,7 @@ import time
 import keras
 import numpy as np
 import pytest
-from conftest import array, assert_close, gradients, normal, once
+from conftest import array, assert_close, gradients, normal, once, refused
 from keras import ops
 
 import keras_tfm.models  # noqa: F401, registers them with Keras
@@ -122,15 +122,15 @@ def test_arguments_are_those_of_a_loss_of_keras():
     assert loss.name == "x" and keras.backend.standardize_dtype(loss(LABELS, logits).dtype) == "float16"
     for made in (loss, training.TokenAccuracy(ignore_class=None), training.Perplexity(ignore_class=3)):
         assert type(made).from_config(made.get_config()).get_config() == made.get_config()
-    for refused in (training.SmoothedCrossentropy(), training.TokenAccuracy(), training.Perplexity()):
-        with pytest.raises(ValueError, match=r"`y_true` must be \(batch, length\), or `ignore_class` None"):
-            refused(np.array([0, 1]), normal(2, 3))
+    for strict in (training.SmoothedCrossentropy(), training.TokenAccuracy(), training.Perplexity()):
+        with refused("y_true"):
+            strict(np.array([0, 1]), normal(2, 3))
 
 
 def test_other_reductions_and_shapes_of_weights_are_refused():
-    with pytest.raises(ValueError, match="`reduction` must be one of"):
+    with refused("reduction"):
         training.SmoothedCrossentropy(reduction="max")
-    with pytest.raises(ValueError, match="`r_drop` must be 0 unless"):
+    with refused("r_drop"):
         training.SmoothedCrossentropy(reduction="sum", r_drop=1.0)
     with pytest.raises(
         ValueError, match=r"`sample_weight` must be \(batch,\) or \(batch, length\). Received: .*\(2, 4, 7\)"

@@ -9,7 +9,7 @@ import threading
 import keras
 import numpy as np
 import pytest
-from conftest import BACKEND, BYTES, SIZES, array, assert_close, encode, once, random_texts
+from conftest import BACKEND, BYTES, SIZES, array, assert_close, encode, once, random_texts, refused
 
 from keras_tfm import training
 from keras_tfm.common import files
@@ -93,7 +93,7 @@ def test_average_of_one_checkpoint_is_itself_and_of_two_their_mean(batches, tmp_
     loading.average_checkpoints(model, paths)
     for weight, *both in zip(model.weights, first, last, strict=True):
         assert_close(weight, sum(both) / 2, 1e-6)
-    with pytest.raises(ValueError, match="`paths` must name at least one"):
+    with refused("paths"):
         loading.average_checkpoints(model, [])
 
 
@@ -249,7 +249,7 @@ def test_an_interrupted_run_with_a_moving_average_gives_the_average(batches, tmp
 def test_an_epoch_that_was_begun_keeps_its_length(batches, tmp_path):
     with pytest.raises(runs.Interrupted):
         fitted(tmp_path, batches, [SignalAfter(4)])
-    with pytest.raises(ValueError, match=r"`steps_per_epoch` must be 5, .*Received: steps_per_epoch=3"):
+    with refused("steps_per_epoch"):
         fitted(tmp_path, batches, steps=3)
 
 
