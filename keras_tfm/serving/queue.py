@@ -1,4 +1,4 @@
-"""From requests to batches: a bounded queue of texts, of which workers take as many at a time as they can."""
+"""From requests to batches: a bounded queue of texts, and batches of them for the workers."""
 
 import asyncio
 import collections
@@ -6,10 +6,10 @@ import contextlib
 import dataclasses
 import time
 
-from keras_tfm.serving.answers import Busy, Refused
+from keras_tfm.serving.responses import RequestError, Unavailable
 from keras_tfm.serving.worker import BrokenModel, WorkerDied
 
-TRIES = 2  # a batch that ends the life of this many workers is given up
+MAX_ATTEMPTS = 2  # workers that a batch may crash
 
 
 @dataclasses.dataclass(eq=False)
@@ -17,11 +17,11 @@ class Text:
     """A text in the queue or in a batch, and its future translation."""
 
     string: str
-    pieces: int  # sentences that it is translated as
-    answer: asyncio.Future
+    sentences: int  # that it is translated as
+    translation: asyncio.Future
     arrived: float = dataclasses.field(default_factory=time.monotonic)
     started: float | None = None
-    tries: int = 0
+    attempts: int = 0
 
 
 class Queue:
@@ -31,39 +31,39 @@ class Queue:
         workers: the `Workers`.
         settings: a `Settings`.
         log: a `Log`.
-        count_batch: a function that is called with texts, texts that were cut off, and seconds of each batch.
+        count_batch: function that is called with the texts, the cut texts and the seconds of each batch.
     """
 
     def __init__(self, workers, settings, log, count_batch):
         self.workers, self.settings, self.log, self._count_batch = workers, settings, log, count_batch
-        self.texts, self._tasks = collections.deque(), set()
-        self._arrival, self._full = asyncio.Event(), asyncio.Event()
+        self._too_late = f"there was no translation within {settings.timeout:g} seconds"
+        self.texts, self._arrival, self._full = collections.deque(), asyncio.Event(), asyncio.Event()
 
     def size(self):
         """Sentences that wait."""
-        return sum(text.pieces for text in self.texts)
+        return sum(text.sentences for text in self.texts)
 
-    def check_room(self, pieces=1):
-        """Refuses texts for which the queue has no room."""
-        if self.size() + pieces > self.settings.max_queue:
+    def check_capacity(self, sentences=1):
+        """Refuses texts that do not fit into the queue."""
+        if self.size() + sentences > self.settings.max_queue:
             rule = f"at most {self.settings.max_queue} texts may wait for a translation"
-            raise Busy(f"{rule}: try again later. Received: {pieces} more")
+            raise Unavailable(f"{rule}: try again later. Received: {sentences} more")
 
-    async def translate(self, strings, pieces):
-        """Translations of strings of so many pieces, and the seconds that the first of them waited for a worker."""
-        self.check_room(sum(pieces))
-        loop = asyncio.get_running_loop()
-        texts = [Text(string, count, loop.create_future()) for string, count in zip(strings, pieces, strict=True)]
+    async def translate(self, strings, sentences):
+        """Translations of strings, and the seconds that the first of them waited for a worker."""
+        self.check_capacity(sum(sentences))
+        future = asyncio.get_running_loop().create_future
+        texts = [Text(string, number, future()) for string, number in zip(strings, sentences, strict=True)]
         self.texts.extend(texts)
         self._arrival.set()
         if self.size() >= self.settings.max_batch:
             self._full.set()
         try:
             async with asyncio.timeout(self.settings.timeout):
-                answers = await asyncio.gather(*(text.answer for text in texts))
+                translations = await asyncio.gather(*(text.translation for text in texts))
         except TimeoutError:
-            raise Refused(504, f"there was no translation within {self.settings.timeout:g} seconds") from None
-        return answers, texts[0].started - texts[0].arrived
+            raise RequestError(504, self._too_late) from None
+        return translations, texts[0].started - texts[0].arrived
 
     async def dispatch(self):
         """Hands batches to workers, for ever."""
@@ -71,18 +71,15 @@ class Queue:
             await self._arrival.wait()
             await self._fill()
             worker = await self.workers.take()
-            batch = self._take()
-            if batch:
-                task = asyncio.create_task(self._run(worker, batch))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+            if batch := self._take():
+                self.workers.run_in_background(self._run(worker, batch))
             else:
                 self.workers.give_back(worker)
             if not self.texts:
                 self._arrival.clear()
 
     async def _fill(self):
-        """Waits until there are texts for a full batch, or until the first of them has waited long enough."""
+        """Waits until there are texts for a full batch, or until the first of them has waited for `max_wait`."""
         left = self.texts[0].arrived + self.settings.max_wait / 1000 - time.monotonic()
         if self.size() < self.settings.max_batch and left > 0:
             self._full.clear()
@@ -90,53 +87,53 @@ class Queue:
                 await asyncio.wait_for(self._full.wait(), left)
 
     def _take(self):
-        """The next texts of the queue, without those whose requests are answered already: they waited too long."""
+        """The texts of the next batch, without those whose requests have timed out."""
         batch, left = [], self.settings.max_batch
-        while self.texts and (not batch or self.texts[0].pieces <= left):
+        while self.texts and (not batch or self.texts[0].sentences <= left):
             text = self.texts.popleft()
-            if not text.answer.done():
+            if not text.translation.done():
                 batch.append(text)
-                left -= text.pieces
+                left -= text.sentences
         return batch
 
     async def _run(self, worker, batch):
         """Has a batch translated, and answers its texts."""
         start = time.monotonic()
         for text in batch:
-            text.started, text.tries = start, text.tries + 1
+            text.started, text.attempts = start, text.attempts + 1
         try:
             async with asyncio.timeout(self.settings.timeout):
-                answers, cut = await worker.translate([text.string for text in batch])
+                translations, cut = await worker.translate([text.string for text in batch])
         except TimeoutError:
-            self.log.say(event="worker hangs", process=worker.process.pid, texts=len(batch))
-            worker.kill()
-            refuse(batch, 504, f"there was no translation within {self.settings.timeout:g} seconds")
+            self.log.write(event="worker hangs", process=worker.process.pid, texts=len(batch))
+            worker.process.kill()
+            _fail(batch, 504, self._too_late)
         except (WorkerDied, BrokenModel) as error:
             if isinstance(error, BrokenModel):
-                self.log.say(event="model broken", process=worker.process.pid, error=str(error))
-                worker.kill()
-            self._try_again(batch)
+                self.log.write(event="model broken", process=worker.process.pid, error=str(error))
+                worker.process.kill()
+            self._retry(batch)
         except Exception as error:
-            self.log.say_seldom("failed", event="translation failed", error=str(error), texts=len(batch))
-            refuse(batch, 500, f"the translation failed: {error}")
+            self.log.write_rate_limited("failed", event="translation failed", error=str(error), texts=len(batch))
+            _fail(batch, 500, f"the translation failed: {error}")
             self.workers.give_back(worker)
         else:
             self.workers.give_back(worker)
             self._count_batch(len(batch), cut, time.monotonic() - start)
-            for text, answer in zip(batch, answers, strict=True):
-                if not text.answer.done():
-                    text.answer.set_result(answer)
+            for text, translation in zip(batch, translations, strict=True):
+                if not text.translation.done():
+                    text.translation.set_result(translation)
 
-    def _try_again(self, batch):
-        """Puts the batch of a worker that died at the beginning of the queue."""
-        refuse([text for text in batch if text.tries == TRIES], 500, f"{TRIES} workers died of this batch")
-        self.texts.extendleft(reversed([text for text in batch if not text.answer.done()]))
+    def _retry(self, batch):
+        """Puts the batch of a worker that died at the beginning of the queue, unless it has crashed others too."""
+        crashed = [text for text in batch if text.attempts == MAX_ATTEMPTS]
+        _fail(crashed, 500, f"this batch crashed {MAX_ATTEMPTS} workers")
+        self.texts.extendleft(reversed([text for text in batch if not text.translation.done()]))
         if self.texts:
             self._arrival.set()
 
 
-def refuse(texts, status, message):
-    """Answers texts with a refusal, unless they are answered already."""
+def _fail(texts, status, message):
     for text in texts:
-        if not text.answer.done():
-            text.answer.set_exception(Refused(status, message))
+        if not text.translation.done():
+            text.translation.set_exception(RequestError(status, message))

@@ -77,7 +77,7 @@ def serve(folder: str | os.PathLike[str], settings: Settings | None = None, **op
     if importing:  # the program, in a new worker
         raise UserError('`serve` must be called under `if __name__ == "__main__":`. Received: a call in a worker')
     from keras_tfm.serving.connections import BACKLOG
-    from keras_tfm.serving.log import Log
+    from keras_tfm.serving.telemetry import Log
 
     settings = settings or Settings()
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
@@ -91,7 +91,7 @@ def serve(folder: str | os.PathLike[str], settings: Settings | None = None, **op
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-        log.say(event="stopped")
+        log.write(event="stopped")
 
 
 def _within_limits(settings, log):
@@ -104,29 +104,31 @@ def _within_limits(settings, log):
         raise UserError(f"the server needs more than {allowed - left} open files. Received: {allowed} (ulimit -n)")
     if settings.max_connections <= left:
         return settings
-    log.say(event="fewer connections", max_connections=left, reason=f"at most {allowed} files may be open (ulimit -n)")
+    log.write(
+        event="fewer connections", max_connections=left, reason=f"at most {allowed} files may be open (ulimit -n)"
+    )
     return dataclasses.replace(settings, max_connections=left)
 
 
 async def _serve(listener, folder, settings, options, log):
-    from keras_tfm.serving import api, connections, metrics, queue, workers
+    from keras_tfm.serving import api, connections, queue, telemetry, workers
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    figures = metrics.Metrics()
-    pool = workers.Workers(folder, settings, options, log, figures.restarts.inc)
-    texts = queue.Queue(pool, settings, log, figures.count_batch)
-    answer = api.Api(pool, texts, settings, log, figures, stopping=stop.is_set).answer
-    clients = connections.Connections(answer, settings, log, figures.count_closed)
-    figures.gauge("queue_texts", "Texts that wait for a worker", lambda: len(texts.texts))
-    figures.gauge("workers_ready", "Workers with a model", lambda: len(pool.ready))
-    figures.gauge("connections", "Open connections", lambda: len(clients.places))
+    metrics = telemetry.Metrics()
+    pool = workers.Workers(folder, settings, options, log, metrics.restarts.inc)
+    texts = queue.Queue(pool, settings, log, metrics.count_batch)
+    respond = api.Api(pool, texts, settings, log, metrics, stopping=stop.is_set).respond
+    clients = connections.Connections(respond, settings, log, metrics.count_closed)
+    metrics.gauge("queue_texts", "Texts that wait for a worker", lambda: len(texts.texts))
+    metrics.gauge("workers_ready", "Workers with a model", lambda: len(pool.ready))
+    metrics.gauge("connections", "Open connections", lambda: len(clients.limit.open))
 
-    loop.set_exception_handler(lambda _, context: log.say_seldom("loop", event="error", error=_reason(context)))
+    loop.set_exception_handler(lambda _, context: log.write_rate_limited("loop", event="error", error=_reason(context)))
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, pool.reload)
     host, port = listener.getsockname()[:2]
-    log.say(event="listening", address=f"http://{f'[{host}]' if ':' in host else host}:{port}{api.MODEL}:predict")
+    log.write(event="listening", address=f"http://{f'[{host}]' if ':' in host else host}:{port}{api.MODEL}:predict")
     tasks = [asyncio.create_task(pool.start()), asyncio.create_task(texts.dispatch())]
     for task in tasks:
         task.add_done_callback(lambda task: stop.set() if not task.cancelled() and task.exception() else None)
