@@ -11,12 +11,7 @@ MODEL = "/v1/models/translator"
 
 
 class Api:
-    """Answers requests. For one thread, that of the event loop.
-
-    Args:
-        workers, queue, settings, log, metrics: the parts of the server.
-        stopping: function that tells whether the server is stopping.
-    """
+    """Answers requests; `stopping` tells whether the server is stopping. For one thread, that of the event loop."""
 
     def __init__(self, workers, queue, settings, log, metrics, stopping):
         self.workers, self.queue, self.settings, self.log, self.metrics = workers, queue, settings, log, metrics

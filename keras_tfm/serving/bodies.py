@@ -12,11 +12,11 @@ SMALL = 2**14  # bytes of each body outside the budget, so that large bodies of 
 STEP = 0.001  # seconds of parsing before other requests are served
 SPACE = 1024  # maximum bytes of white space between two tokens
 MAX_DEPTH = 8  # of nested lists and objects
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK = rb"(?:\A\xef\xbb\xbf)?"
 PUNCTUATION = rb"[\[\]{},:]"
 STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'  # possessive: a long string takes neither memory nor a second attempt
 LITERAL = rb"[-+.\w]{1,64}+(?![-+.\w])"
-TOKEN = re.compile(rb"[ \t\n\r]*+(%b|%b|%b)" % (PUNCTUATION, STRING, LITERAL), re.DOTALL)
+TOKEN = re.compile(rb"%b[ \t\n\r]*+(%b|%b|%b)" % (BYTE_ORDER_MARK, PUNCTUATION, STRING, LITERAL), re.DOTALL)
 
 
 class BodyReader:
@@ -108,7 +108,7 @@ async def parse(body, pause, max_values=1000, max_bytes=10_000):
 
 
 def _tokens(body, max_bytes):
-    position = len(BYTE_ORDER_MARK) if bytes(body[:3]) == BYTE_ORDER_MARK else 0
+    position = 0
     while match := TOKEN.match(body, position, position + SPACE + max_bytes):
         position = match.end()
         yield match[1]

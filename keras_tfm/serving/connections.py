@@ -31,24 +31,15 @@ LINGER = 2  # seconds that a client has to read an error while it still sends it
 
 
 class ConnectionLimit:
-    """A bounded number of connections, each with an `address`. For one thread."""
+    """Open connections, each with an `address`, and which of them is closed for another. For one thread."""
 
     def __init__(self, limit, limit_per_address):
         self.limit, self.limit_per_address = limit, limit_per_address
-        self.open, self.per_address = set(), collections.Counter()
-        self.waiting = {}  # connections that wait for their client, oldest first
-
-    def add(self, connection):
-        self.open.add(connection)
-        self.per_address[connection.address] += 1
+        self.open, self.waiting = set(), {}  # those that wait for their client: in the order in which they began
 
     def remove(self, connection):
+        self.open.discard(connection)
         self.waiting.pop(connection, None)
-        if connection in self.open:
-            self.open.remove(connection)
-            self.per_address[connection.address] -= 1
-            if not self.per_address[connection.address]:
-                del self.per_address[connection.address]
 
     @contextlib.contextmanager
     def evictable(self, connection):
@@ -65,10 +56,11 @@ class ConnectionLimit:
 
         It is the one that has waited longest, of those from the address with the most connections.
         """
+        number = collections.Counter(connection.address for connection in self.open)
         if len(self.open) >= self.limit:
-            evicted = max(self.waiting, key=lambda other: self.per_address[other.address], default=None)
-        elif self.per_address[address] >= self.limit_per_address:
-            evicted = next((other for other in self.waiting if other.address == address), None)
+            evicted = max(self.waiting, key=lambda connection: number[connection.address], default=None)
+        elif number[address] >= self.limit_per_address:
+            evicted = next((connection for connection in self.waiting if connection.address == address), None)
         else:
             return None
         if evicted is None:
@@ -80,11 +72,7 @@ class ConnectionLimit:
 class Connections:
     """Accepts connections, and closes those that keep the server waiting. For one thread, that of the event loop.
 
-    Args:
-        respond: coroutine function from a `Request` to a `Response`.
-        settings: a `Settings`.
-        log: a `Log`.
-        count_closed: function that is called with one of `CLOSE_REASONS` whenever the server closes a connection.
+    `respond` is a coroutine function from a `Request` to a `Response`; `count_closed` takes one of `CLOSE_REASONS`.
     """
 
     def __init__(self, respond, settings, log, count_closed):
@@ -106,8 +94,9 @@ class Connections:
         self._accept(listener, BACKLOG)  # what the kernel has accepted
         loop.remove_reader(listener)
         listener.close()
-        for connection in self.limit.open:
-            connection.shorten_timeout()
+        for connection in self.limit.waiting:
+            with contextlib.suppress(RuntimeError):  # the timeout has just expired
+                connection.timeout.reschedule(min(connection.timeout.when(), self.end))
         while self.limit.open:
             await asyncio.wait([connection.task for connection in self.limit.open])
 
@@ -150,7 +139,7 @@ class Connections:
         if evicted:
             self.report_closed(TOO_MANY)
             evicted.task.cancel()
-        self.limit.add(connection)
+        self.limit.open.add(connection)
         connection.task = asyncio.create_task(connection.run())
 
 
@@ -159,9 +148,8 @@ class Connection:
 
     def __init__(self, owner, socket, address):
         self.owner, self.settings, self.address = owner, owner.settings, address
-        self.protocol, self.task = h11.Connection(h11.SERVER, MAX_HEAD), None
-        self._socket, self._timeout, self._loop = socket, None, asyncio.get_running_loop()
-        self._method = b""
+        self.protocol, self.task, self.timeout = h11.Connection(h11.SERVER, MAX_HEAD), None, None
+        self._socket, self._loop, self._method = socket, asyncio.get_running_loop(), b""
 
     async def run(self):
         """Answers requests until the connection is closed."""
@@ -181,22 +169,13 @@ class Connection:
             self._socket.close()
             self.owner.limit.remove(self)
 
-    def shorten_timeout(self):
-        """Bounds the time that the server still waits for the client by `owner.end`."""
-        if self._timeout is not None:
-            with contextlib.suppress(RuntimeError):  # it has just expired
-                self._timeout.reschedule(min(self._timeout.when(), self.owner.end))
-
     # ── bytes ──
 
     async def _wait(self, awaitable, until):
         """The result of an awaitable that depends on the client, who has time until then."""
         with self.owner.limit.evictable(self):
-            try:
-                async with asyncio.timeout_at(until) as self._timeout:
-                    return await awaitable
-            finally:
-                self._timeout = None
+            async with asyncio.timeout_at(until) as self.timeout:
+                return await awaitable
 
     async def receive(self, until):
         """Hands to the protocol what the client sends next."""

@@ -16,7 +16,6 @@ Instead of "a text", {"b64": "YSB0ZXh0"} is the same in base64.
 import base64
 import json
 import unicodedata
-from typing import NamedTuple
 
 from keras_tfm.serving.bodies import RULE, Pacer, parse
 from keras_tfm.serving.responses import RequestError
@@ -28,28 +27,13 @@ ESCAPED_CHARACTER = 12  # maximum bytes of a character in JSON, as two escapes: 
 OVERHEAD = 128  # bytes of JSON around a text
 
 
-class Prediction(NamedTuple):
-    """The texts of a request, the number of sentences that each is translated as, and the key of the response."""
-
-    texts: list
-    sentences: list
-    key: str
-
-
 def largest_body(max_texts, max_characters):
     """Maximum bytes of a request within the limits, however its JSON is formatted and escaped."""
     return (ESCAPED_CHARACTER * max_characters + OVERHEAD) * max_texts + 1024
 
 
 async def read_prediction(body, throttle, max_texts, max_characters, max_length):
-    """The `Prediction` that a body asks for.
-
-    Args:
-        body: bytes, or a view of bytes.
-        throttle: as for `Pacer`.
-        max_texts, max_characters: as in `Settings`.
-        max_length: as for `count_sentences`.
-    """
+    """The texts of a request, their numbers of sentences (see `count_sentences`), and the key of the response."""
     pause, max_bytes = Pacer(throttle), max(ESCAPED_CHARACTER * max_characters + 2, 1024)
     name, values = _values(await parse(body, pause, 8 * max_texts + 64, max_bytes))
     if len(values) > max_texts:
@@ -66,7 +50,7 @@ async def read_prediction(body, throttle, max_texts, max_characters, max_length)
     if sum(sentences) > max_texts:
         rule = f"`{name}` must be at most {max_texts} lines, or sentences of lines of {max_length} or more bytes"
         raise RequestError(413, f"{rule}. Received: {sum(sentences)}")
-    return Prediction(texts, sentences, KEYS[name])
+    return texts, sentences, KEYS[name]
 
 
 def _values(request):
@@ -134,10 +118,9 @@ def count_sentences(text, max_length):
     """
     if max_length is None:
         return 1
-    lines = LINE_END.split(text.removesuffix("\n"))
-    return sum(len(SENTENCE_END.split(line)) if _may_be_longer(line, max_length) else 1 for line in lines)
-
-
-def _may_be_longer(line, max_length):
-    """Whether a line may have more tokens: each has at least a byte of the line, or of its normalized form."""
-    return max(len(form.encode()) for form in (line, unicodedata.normalize("NFKC", line))) + 2 > max_length
+    total = 0
+    for line in LINE_END.split(text.removesuffix("\n")):
+        # A token has at least a byte of the line, or of its normalized form; two more mark the beginning and the end.
+        max_tokens = 2 + max(len(form.encode()) for form in (line, unicodedata.normalize("NFKC", line)))
+        total += len(SENTENCE_END.split(line)) if max_tokens > max_length else 1
+    return total

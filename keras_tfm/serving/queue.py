@@ -25,17 +25,10 @@ class Text:
 
 
 class Queue:
-    """Texts that wait for a worker. For one thread, that of the event loop.
+    """Texts that wait for a worker. For one thread, that of the event loop."""
 
-    Args:
-        workers: the `Workers`.
-        settings: a `Settings`.
-        log: a `Log`.
-        count_batch: function that is called with the texts, the cut texts and the seconds of each batch.
-    """
-
-    def __init__(self, workers, settings, log, count_batch):
-        self.workers, self.settings, self.log, self._count_batch = workers, settings, log, count_batch
+    def __init__(self, workers, settings, log, metrics):
+        self.workers, self.settings, self.log, self.metrics = workers, settings, log, metrics
         self._too_late = f"there was no translation within {settings.timeout:g} seconds"
         self.texts, self._arrival, self._full = collections.deque(), asyncio.Event(), asyncio.Event()
 
@@ -119,7 +112,7 @@ class Queue:
             self.workers.give_back(worker)
         else:
             self.workers.give_back(worker)
-            self._count_batch(len(batch), cut, time.monotonic() - start)
+            self.metrics.count_batch(len(batch), cut, time.monotonic() - start)
             for text, translation in zip(batch, translations, strict=True):
                 if not text.translation.done():
                     text.translation.set_result(translation)

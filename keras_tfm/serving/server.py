@@ -98,15 +98,14 @@ def _within_limits(settings, log):
     """The settings, with fewer connections if the process may not open enough files for them."""
     import resource  # which Windows does not have
 
-    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    left = allowed - OWN_FILES - WORKER_FILES * settings.workers
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    left = files - OWN_FILES - WORKER_FILES * settings.workers
     if left <= 0:
-        raise UserError(f"the server needs more than {allowed - left} open files. Received: {allowed} (ulimit -n)")
+        raise UserError(f"the server needs more than {files - left} open files. Received: {files} (ulimit -n)")
     if settings.max_connections <= left:
         return settings
-    log.write(
-        event="fewer connections", max_connections=left, reason=f"at most {allowed} files may be open (ulimit -n)"
-    )
+    reason = f"at most {files} files may be open (ulimit -n)"
+    log.write(event="fewer connections", max_connections=left, reason=reason)
     return dataclasses.replace(settings, max_connections=left)
 
 
@@ -115,30 +114,27 @@ async def _serve(listener, folder, settings, options, log):
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     metrics = telemetry.Metrics()
-    pool = workers.Workers(folder, settings, options, log, metrics.restarts.inc)
-    texts = queue.Queue(pool, settings, log, metrics.count_batch)
+    pool = workers.Workers(folder, settings, options, log, metrics)
+    texts = queue.Queue(pool, settings, log, metrics)
     respond = api.Api(pool, texts, settings, log, metrics, stopping=stop.is_set).respond
     clients = connections.Connections(respond, settings, log, metrics.count_closed)
     metrics.gauge("queue_texts", "Texts that wait for a worker", lambda: len(texts.texts))
     metrics.gauge("workers_ready", "Workers with a model", lambda: len(pool.ready))
     metrics.gauge("connections", "Open connections", lambda: len(clients.limit.open))
 
-    loop.set_exception_handler(lambda _, context: log.write_rate_limited("loop", event="error", error=_reason(context)))
+    def log_error(_, context):
+        log.write_rate_limited("loop", event="error", error=repr(context.get("exception", context["message"])))
+
+    loop.set_exception_handler(log_error)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, pool.reload)
     host, port = listener.getsockname()[:2]
     log.write(event="listening", address=f"http://{f'[{host}]' if ':' in host else host}:{port}{api.MODEL}:predict")
-    tasks = [asyncio.create_task(pool.start()), asyncio.create_task(texts.dispatch())]
-    for task in tasks:
-        task.add_done_callback(lambda task: stop.set() if not task.cancelled() and task.exception() else None)
+    background = asyncio.gather(pool.start(), texts.dispatch())
+    background.add_done_callback(lambda _: stop.set())
     await clients.serve(listener, stop)
     pool.close()
-    for task in tasks:
-        if task.done():
-            task.result()  # raises the error that ended the server
-
-
-def _reason(context):
-    """What the event loop complains about."""
-    return f"{context['message']}: {context['exception']!r}" if "exception" in context else context["message"]
+    background.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await background  # raises the error that stopped the server, if any

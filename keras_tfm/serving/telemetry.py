@@ -9,6 +9,8 @@ import sys
 import threading
 import time
 
+import prometheus_client as prometheus
+
 from keras_tfm.serving.responses import Response
 
 CAPACITY = 1000  # lines that may wait to be written
@@ -17,12 +19,9 @@ CLOSE_REASONS = TOO_SLOW, STOPPING, TOO_MANY = "too slow", "stopping", "too many
 
 
 class Log:
-    """Writes JSON lines from a thread of its own, so that the server never blocks on whoever reads them.
+    """Writes JSON lines to a file descriptor, by default that of standard error.
 
-    While nobody reads, lines are dropped and counted.
-
-    Args:
-        descriptor: file descriptor to write to, by default that of standard error.
+    A thread writes, so that the server never waits for a reader. While nobody reads, lines are dropped and counted.
     """
 
     def __init__(self, descriptor=None):
@@ -36,7 +35,6 @@ class Log:
         self._thread.start()
 
     def write(self, **fields):
-        """Writes a line."""
         if self._dropped:
             dropped, self._dropped = self._dropped, 0
             self._put(self._descriptor, _line(event="lines dropped", lines=dropped), dropped)
@@ -85,28 +83,24 @@ class Metrics:
     """Counters, histograms and gauges for Prometheus."""
 
     def __init__(self):
-        from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
-
-        self.registry = CollectorRegistry()
+        self.registry = prometheus.CollectorRegistry()
         self._common = common = {"namespace": "keras_tfm", "registry": self.registry}
         sizes = [1, 2, 4, 8, 16, 32, 64, 128, 256]
-        ProcessCollector(registry=self.registry)
-        self.requests = Counter("requests", "Requests by status", ["status"], **common)
-        self.request_seconds = Histogram("request_seconds", "Time from a request to its response", **common)
-        self.texts = Counter("texts", "Translated texts", **common)
-        self.cut_texts = Counter("cut_texts", "Texts cut off at the maximum length", **common)
-        self.batch_texts = Histogram("batch_texts", "Texts in a batch", buckets=sizes, **common)
-        self.batch_seconds = Histogram("batch_seconds", "Time of a batch in a worker", **common)
-        self.restarts = Counter("worker_restarts", "Workers that died and were replaced", **common)
-        self.closed = Counter("closed_connections", "Connections closed by the server", ["reason"], **common)
+        prometheus.ProcessCollector(registry=self.registry)
+        self.requests = prometheus.Counter("requests", "Requests by status", ["status"], **common)
+        self.request_seconds = prometheus.Histogram("request_seconds", "Time from a request to its response", **common)
+        self.texts = prometheus.Counter("texts", "Translated texts", **common)
+        self.cut_texts = prometheus.Counter("cut_texts", "Texts cut off at the maximum length", **common)
+        self.batch_texts = prometheus.Histogram("batch_texts", "Texts in a batch", buckets=sizes, **common)
+        self.batch_seconds = prometheus.Histogram("batch_seconds", "Time of a batch in a worker", **common)
+        self.restarts = prometheus.Counter("worker_restarts", "Workers that died and were replaced", **common)
+        self.closed = prometheus.Counter("closed_connections", "Connections closed by the server", ["reason"], **common)
         for reason in CLOSE_REASONS:
             self.closed.labels(reason)  # from now on 0, not absent
 
     def gauge(self, name, text, function):
         """Adds a gauge with the value of a function."""
-        from prometheus_client import Gauge
-
-        Gauge(name, text, **self._common).set_function(function)
+        prometheus.Gauge(name, text, **self._common).set_function(function)
 
     def count_closed(self, reason):
         self.closed.labels(reason).inc()
@@ -119,6 +113,4 @@ class Metrics:
 
     def response(self):
         """All values, in the format of Prometheus."""
-        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-
-        return Response(200, generate_latest(self.registry), CONTENT_TYPE_LATEST)
+        return Response(200, prometheus.generate_latest(self.registry), prometheus.CONTENT_TYPE_LATEST)

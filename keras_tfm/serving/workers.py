@@ -14,18 +14,12 @@ MAX_BACKOFF = 30  # seconds between attempts to load a model
 
 
 class Workers:
-    """Processes that hold the model of a folder. For one thread, that of the event loop.
+    """Processes that hold the model of a folder. For one thread, that of the event loop."""
 
-    Args:
-        folder, settings, options: see `serve`.
-        log: a `Log`.
-        count_restart: function that is called for each worker that died.
-    """
-
-    def __init__(self, folder, settings, options, log, count_restart):
+    def __init__(self, folder, settings, options, log, metrics):
         threads = 1 if artifacts.format_of(folder) in ONE_THREAD else len(os.sched_getaffinity(0)) // settings.workers
         self._arguments = folder, settings.threads or max(1, threads), settings.max_batch, options
-        self._number, self._log, self._count_restart = settings.workers, log, count_restart
+        self._number, self._log, self._metrics = settings.workers, log, metrics
         self.ready, self.version, self.max_length = set(), 1, None
         self._problem = "the model is being loaded"  # why there may be no worker for long
         self._alive, self._idle, self._tasks = set(), asyncio.Queue(), set()
@@ -94,7 +88,7 @@ class Workers:
         self._alive.discard(worker)
         if worker in self.ready:
             self.ready.discard(worker)
-            self._count_restart()
+            self._metrics.restarts.inc()
             self._log.write(event="worker died", process=worker.process.pid)
             self.run_in_background(self._replace())
 

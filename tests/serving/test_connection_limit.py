@@ -13,10 +13,10 @@ class Connection:
     address: str
 
 
-def filled(*addresses, limit=4, limit_per_address=3):
-    limit, opened = connections.ConnectionLimit(limit, limit_per_address), [*map(Connection, addresses)]
+def filled(*addresses):
+    limit, opened = connections.ConnectionLimit(4, 3), [*map(Connection, addresses)]
     for connection in opened:
-        limit.add(connection)
+        limit.open.add(connection)
     return limit, opened
 
 
@@ -31,7 +31,7 @@ def test_a_client_with_too_many_connections_loses_the_one_that_waits_for_longest
     limit, (first, second, third) = filled("a", "a", "a")
     with limit.evictable(second), limit.evictable(first):
         assert limit.evict("b") is None and limit.evict("a") is second
-    limit.add(second)
+    limit.open.add(second)
     with contextlib.ExitStack() as stack:
         with limit.evictable(second):
             stack.enter_context(limit.evictable(first))
@@ -53,6 +53,6 @@ def test_a_connection_whose_request_is_being_answered_is_not_evicted():
         limit.evict("c")
     with limit.evictable(opened[2]):
         assert limit.evict("c") is opened[2]
-    limit.add(Connection("c"))
+    limit.open.add(Connection("c"))
     with limit.evictable(opened[2]), pytest.raises(Unavailable):  # too late: it is closed
         limit.evict("c")

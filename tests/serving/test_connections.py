@@ -14,9 +14,9 @@ from conftest import once
 
 from keras_tfm import serving
 from keras_tfm.serving.responses import RequestError, Response
-from keras_tfm.serving.telemetry import Log
 
 connections = pytest.importorskip("keras_tfm.serving.connections", reason="pip install 'keras_tfm[serve]'")
+Log = pytest.importorskip("keras_tfm.serving.telemetry").Log
 pytestmark = once
 
 HALF = b"POST / HTTP/1.1\r\nHost: a\r\nX-Ha"

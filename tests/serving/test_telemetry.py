@@ -10,7 +10,7 @@ import pytest
 from conftest import once
 from http_server import TEXTS, needs_extra, served
 
-from keras_tfm.serving import telemetry
+telemetry = pytest.importorskip("keras_tfm.serving.telemetry", reason="pip install 'keras_tfm[serve]'")
 
 pytestmark = once
 
