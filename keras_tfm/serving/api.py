@@ -1,5 +1,6 @@
 """What the server answers to each path."""
 
+import asyncio
 import http
 import time
 
@@ -17,7 +18,7 @@ class Api:
         self.workers, self.queue, self.settings, self.log, self.metrics = workers, queue, settings, log, metrics
         self.stopping = stopping
         self._limits = settings.max_texts, settings.max_characters
-        self._bodies = BodyReader(largest_body(*self._limits))
+        self._bodies, self._parsing = BodyReader(largest_body(*self._limits)), asyncio.Lock()
         self._pages = {
             "/healthz": lambda: Response.text("alive"),
             "/readyz": self.ready,
@@ -48,9 +49,8 @@ class Api:
             self.workers.check()
             self.queue.check_capacity()  # before a large body is read in vain
             body = await self._bodies.read(request)
-            texts, sentences, key = await read_prediction(
-                body, request.throttle, *self._limits, self.workers.max_length
-            )
+            prediction = read_prediction(body, self._parsing, *self._limits, self.workers.max_length)
+            texts, sentences, key = await prediction
             del body  # which is large, and may wait for long
             translations, waited = await self.queue.translate(texts, sentences)
             response = Response.json({key: translations})

@@ -1,5 +1,6 @@
 """Bodies of untrusted requests: received with bounded memory, parsed in bounded steps."""
 
+import asyncio
 import json
 import mmap
 import re
@@ -55,14 +56,15 @@ class BodyReader:
 
 
 class Pacer:
-    """Divides work into steps of a millisecond: awaits `throttle` whenever one is over."""
+    """Divides work into steps of a millisecond, of which those who share a lock do one at a time."""
 
-    def __init__(self, throttle):
-        self._throttle, self._end = throttle, time.monotonic() + STEP
+    def __init__(self, lock):
+        self._lock, self._end = lock, time.monotonic() + STEP
 
     async def __call__(self):
         if time.monotonic() > self._end:
-            await self._throttle()
+            async with self._lock:
+                await asyncio.sleep(0)  # others are served
             self._end = time.monotonic() + STEP
 
 

@@ -256,7 +256,7 @@ class Request:
         self.method = head.method.decode()
         self.path = urllib.parse.unquote(head.target.decode("latin-1").partition("?")[0])
         self.headers = {name.decode(): value.decode("latin-1") for name, value in head.headers}  # names in lower case
-        self.throttle, self._connection = connection.owner.throttle, connection
+        self._connection = connection
 
     async def chunks(self):
         """Yields the parts of the body."""

@@ -32,9 +32,12 @@ def largest_body(max_texts, max_characters):
     return (ESCAPED_CHARACTER * max_characters + OVERHEAD) * max_texts + 1024
 
 
-async def read_prediction(body, throttle, max_texts, max_characters, max_length):
-    """The texts of a request, their numbers of sentences (see `count_sentences`), and the key of the response."""
-    pause, max_bytes = Pacer(throttle), max(ESCAPED_CHARACTER * max_characters + 2, 1024)
+async def read_prediction(body, lock, max_texts, max_characters, max_length):
+    """The texts of a request, their numbers of sentences, and the key of the response.
+
+    For `lock`, see `Pacer`; for `max_length`, `count_sentences`.
+    """
+    pause, max_bytes = Pacer(lock), max(ESCAPED_CHARACTER * max_characters + 2, 1024)
     name, values = _values(await parse(body, pause, 8 * max_texts + 64, max_bytes))
     if len(values) > max_texts:
         raise RequestError(413, f"`{name}` must be at most {max_texts} strings. Received: {len(values)}")

@@ -16,11 +16,7 @@ pytestmark = once
 
 def read(request, max_length=None, max_texts=4, max_characters=20):
     body = request if isinstance(request, bytes) else json.dumps(request).encode()
-    return asyncio.run(read_prediction(body, give_way, max_texts, max_characters, max_length))
-
-
-async def give_way():
-    await asyncio.sleep(0)
+    return asyncio.run(read_prediction(body, asyncio.Lock(), max_texts, max_characters, max_length))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +98,8 @@ def test_others_have_their_turn_while_a_large_body_is_read():
         counting = asyncio.create_task(count())
         texts = ["🙂" * 5000] * 64  # some 4 MB, and 20 to 200 milliseconds
         body = json.dumps({"instances": texts}).encode()
-        requests = (read_prediction(memoryview(body), give_way, 64, 5000, 512) for _ in range(2))
+        lock = asyncio.Lock()
+        requests = (read_prediction(memoryview(body), lock, 64, 5000, 512) for _ in range(2))
         found = await asyncio.gather(*requests)
         done.set()
         await counting
