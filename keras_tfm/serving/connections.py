@@ -20,7 +20,6 @@ from keras_tfm.serving.responses import RequestError, Unavailable
 from keras_tfm.serving.telemetry import STOPPING, TOO_MANY, TOO_SLOW
 
 BACKLOG = 1024  # connections that the kernel holds until they are accepted
-ACCEPT = 16  # connections that are accepted at a time
 CHUNK = 2**16  # bytes that are received at a time
 MAX_HEAD = 2**14  # bytes
 SEND_BUFFER = 2**17  # bytes of responses that the kernel holds for a client that does not read them
@@ -113,7 +112,7 @@ class Connections:
         if self.end is None:
             asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
-    def _accept(self, listener, number=ACCEPT):
+    def _accept(self, listener, number=16):
         try:
             for _ in range(number):
                 self._admit(*listener.accept())
@@ -193,12 +192,10 @@ class Connection:
     async def _linger(self):
         """Lets a client that still sends read its response, which closing at once would discard."""
         self._socket.shutdown(sockets.SHUT_WR)
+        until = self._loop.time() + LINGER
         with contextlib.suppress(TimeoutError):
-            await self._wait(self._discard(), self._loop.time() + LINGER)
-
-    async def _discard(self):
-        while await self._loop.sock_recv(self._socket, CHUNK):
-            await self.owner.throttle()
+            while await self._wait(self._loop.sock_recv(self._socket, CHUNK), until):
+                await self.throttle(until)
 
     # ── requests and responses ──
 

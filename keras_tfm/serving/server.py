@@ -114,8 +114,8 @@ async def _serve(listener, folder, settings, options, log):
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     metrics = telemetry.Metrics()
-    pool = workers.Workers(folder, settings, options, log, metrics)
-    texts = queue.Queue(pool, settings, log, metrics)
+    texts = queue.Queue(settings)
+    pool = workers.Workers(folder, settings, options, texts, log, metrics)
     respond = api.Api(pool, texts, settings, log, metrics, stopping=stop.is_set).respond
     clients = connections.Connections(respond, settings, log, metrics.count_closed)
     metrics.gauge("queue_texts", "Texts that wait for a worker", lambda: len(texts.texts))
@@ -131,10 +131,9 @@ async def _serve(listener, folder, settings, options, log):
     loop.add_signal_handler(signal.SIGHUP, pool.reload)
     host, port = listener.getsockname()[:2]
     log.write(event="listening", address=f"http://{f'[{host}]' if ':' in host else host}:{port}{api.MODEL}:predict")
-    background = asyncio.gather(pool.start(), texts.dispatch())
-    background.add_done_callback(lambda _: stop.set())
+    start = asyncio.create_task(pool.start())
+    start.add_done_callback(lambda task: stop.set() if not task.cancelled() and task.exception() else None)
     await clients.serve(listener, stop)
     pool.close()
-    background.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await background  # raises the error that stopped the server, if any
+    if start.done():
+        start.result()  # raises the error that stopped the server, if any

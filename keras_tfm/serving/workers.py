@@ -6,49 +6,40 @@ import time
 
 from keras_tfm import artifacts
 from keras_tfm.common.arguments import UserError
-from keras_tfm.serving.responses import Unavailable
-from keras_tfm.serving.worker import Worker, WorkerDied
+from keras_tfm.serving.responses import RequestError, Unavailable
+from keras_tfm.serving.worker import BrokenModel, Worker, WorkerDied
 
 ONE_THREAD = "litert", "web"  # which translate one text after the other: small ones take longer on several threads
+MAX_ATTEMPTS = 2  # workers that a batch may crash
 MAX_BACKOFF = 30  # seconds between attempts to load a model
 
 
 class Workers:
     """Processes that hold the model of a folder. For one thread, that of the event loop."""
 
-    def __init__(self, folder, settings, options, log, metrics):
+    def __init__(self, folder, settings, options, queue, log, metrics):
         threads = 1 if artifacts.format_of(folder) in ONE_THREAD else len(os.sched_getaffinity(0)) // settings.workers
         self._arguments = folder, settings.threads or max(1, threads), settings.max_batch, options
-        self._number, self._log, self._metrics = settings.workers, log, metrics
+        self._settings, self._queue, self._log, self._metrics = settings, queue, log, metrics
         self.ready, self.version, self.max_length = set(), 1, None
         self._problem = "the model is being loaded"  # why there may be no worker for long
-        self._alive, self._idle, self._tasks = set(), asyncio.Queue(), set()
-        self._reloading = asyncio.Lock()
+        self._alive, self._tasks, self._reloading = set(), set(), asyncio.Lock()
 
     def check(self):
         """Refuses a request while it is unknown when a worker will be ready."""
         if self._problem and not self.ready:
             raise Unavailable(f"no worker is ready: {self._problem}")
 
-    async def take(self):
-        """An idle worker; `give_back` it afterwards."""
-        while (worker := await self._idle.get()) not in self.ready or not worker.process.is_alive():
-            pass  # it was replaced, or died
-        return worker
-
-    def give_back(self, worker):
-        self._idle.put_nowait(worker)
-
     async def start(self):
         """Starts all workers; raises an error if one cannot load the model."""
         try:
-            await asyncio.gather(*(self._add() for _ in range(self._number)))
+            await asyncio.gather(*(self._add() for _ in range(self._settings.workers)))
         except WorkerDied:
             raise UserError(f"{self._arguments[0]}: a worker died while it loaded the model") from None
 
     def reload(self):
         """Loads the model again. The workers are replaced once all new ones are ready; if one fails, none is."""
-        self.run_in_background(self._reload())
+        self._run_in_background(self._reload())
 
     def close(self):
         """Ends all workers at once."""
@@ -58,7 +49,7 @@ class Workers:
         for worker in self._alive:
             worker.process.kill()
 
-    def run_in_background(self, coroutine):
+    def _run_in_background(self, coroutine):
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)  # the event loop itself keeps only weak references
         task.add_done_callback(self._tasks.discard)
@@ -80,7 +71,7 @@ class Workers:
     def _admit(self, worker):
         self.max_length, self._problem = worker.max_length, ""
         self.ready.add(worker)
-        self.give_back(worker)
+        self._run_in_background(self._work(worker))
         if worker not in self._alive:  # it died while it waited for others
             self._exited(worker)
 
@@ -90,7 +81,7 @@ class Workers:
             self.ready.discard(worker)
             self._metrics.restarts.inc()
             self._log.write(event="worker died", process=worker.process.pid)
-            self.run_in_background(self._replace())
+            self._run_in_background(self._replace())
 
     async def _add(self):
         """Adds a worker, unless all were replaced in the meantime."""
@@ -115,7 +106,8 @@ class Workers:
     async def _reload(self):
         async with self._reloading:
             self._log.write(event="reloading")
-            loaded = await asyncio.gather(*(self._load() for _ in range(self._number)), return_exceptions=True)
+            loading = (self._load() for _ in range(self._settings.workers))
+            loaded = await asyncio.gather(*loading, return_exceptions=True)
             errors = [result for result in loaded if isinstance(result, BaseException)]
             fresh = [result for result in loaded if isinstance(result, Worker)]
             if errors:
@@ -127,6 +119,46 @@ class Workers:
                 for worker in fresh:
                     self._admit(worker)
                 self._log.write(event="reloaded", version=self.version)
-                await asyncio.sleep(0)  # until batches for the old workers have been sent to them
             for worker in retired:
                 worker.close()
+
+    async def _work(self, worker):
+        """Translates batches until the worker dies or is replaced."""
+        while True:
+            batch = await self._queue.next_batch()
+            if worker not in self.ready or not worker.process.is_alive():
+                self._queue.put_back(batch)
+                return
+            await self._translate(worker, batch)
+
+    async def _translate(self, worker, batch):
+        start, process, timeout = time.monotonic(), worker.process, self._settings.timeout
+        for text in batch:
+            text.started, text.attempts = start, text.attempts + 1
+        try:
+            async with asyncio.timeout(timeout):
+                translations, cut = await worker.translate([text.string for text in batch])
+            self._metrics.count_batch(len(batch), cut, time.monotonic() - start)
+            for text, translation in zip(batch, translations, strict=True):
+                if not text.translation.done():
+                    text.translation.set_result(translation)
+        except TimeoutError:
+            self._log.write(event="worker hangs", process=process.pid, texts=len(batch))
+            process.kill()
+            _fail(batch, 504, f"there was no translation within {timeout:g} seconds")
+        except (WorkerDied, BrokenModel) as error:
+            if isinstance(error, BrokenModel):
+                self._log.write(event="model broken", process=process.pid, error=str(error))
+                process.kill()
+            crashed = [text for text in batch if text.attempts == MAX_ATTEMPTS]
+            _fail(crashed, 500, f"this batch crashed {MAX_ATTEMPTS} workers")
+            self._queue.put_back(batch)
+        except Exception as error:
+            self._log.write_rate_limited("failed", event="translation failed", error=str(error), texts=len(batch))
+            _fail(batch, 500, f"the translation failed: {error}")
+
+
+def _fail(texts, status, message):
+    for text in texts:
+        if not text.translation.done():
+            text.translation.set_exception(RequestError(status, message))

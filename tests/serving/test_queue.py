@@ -36,7 +36,7 @@ def test_a_text_of_many_lines_counts_as_many_texts():
     """A batch has at most `max_batch` of them, unless one text alone has more."""
 
     async def batches():
-        queue = Queue(None, serving.Settings(max_batch=4, max_queue=16, max_texts=16), None, None)
+        queue = Queue(serving.Settings(max_batch=4, max_queue=16, max_texts=16))
         future = asyncio.get_running_loop().create_future
         queue.texts.extend(Text("", sentences, future()) for sentences in (1, 2, 2, 9, 1))
         with pytest.raises(
