@@ -32,15 +32,18 @@ class BodyReader:
         length = int(request.headers.get("content-length", self.limit))
         if length > self.limit:
             raise self._too_large()
-        # Pages of its own return to the system with the body; bytearrays that grow would fragment the heap.
-        body, size = mmap.mmap(-1, length or 1, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), 0
+        # A large body has pages of its own, which are allocated as it comes and returned to the system with it.
+        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        body = memoryview(bytearray(length) if length <= SMALL else mmap.mmap(-1, length, private))
+        size = 0
         async for chunk in request.chunks():
-            size += len(chunk)
-            if size > self.limit:
+            end = size + len(chunk)
+            if end > self.limit:
                 raise self._too_large()
-            self._reserve(request, size - SMALL)
-            body.write(chunk)
-        return memoryview(body)[:size]
+            self._reserve(request, end - SMALL)
+            body[size:end] = chunk
+            size = end
+        return body[:size]
 
     def release(self, request):
         self.sizes.pop(request, None)

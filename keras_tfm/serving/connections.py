@@ -34,31 +34,34 @@ class ConnectionLimit:
 
     def __init__(self, limit, limit_per_address):
         self.limit, self.limit_per_address = limit, limit_per_address
-        self.open, self.waiting = set(), {}  # those that wait for their client: in the order in which they began
+        self.open, self.per_address = set(), collections.Counter()
+        self.waiting = {}  # those that wait for their client, and may be evicted: in the order in which they began
+
+    def add(self, connection):
+        self.open.add(connection)
+        self.per_address[connection.address] += 1
 
     def remove(self, connection):
-        self.open.discard(connection)
         self.waiting.pop(connection, None)
+        if connection in self.open:
+            self.open.remove(connection)
+            self.per_address[connection.address] -= 1
+            if not self.per_address[connection.address]:
+                del self.per_address[connection.address]
 
-    @contextlib.contextmanager
-    def evictable(self, connection):
-        """The connection waits for its client during the block, and may be evicted."""
+    def wait(self, connection):
+        """Marks a connection as waiting, unless it was evicted."""
         if connection in self.open:
             self.waiting[connection] = None
-        try:
-            yield
-        finally:
-            self.waiting.pop(connection, None)
 
     def evict(self, address):
         """Removes and returns the connection that must be closed before one from this address is added, or None.
 
         It is the one that has waited longest, of those from the address with the most connections.
         """
-        number = collections.Counter(connection.address for connection in self.open)
         if len(self.open) >= self.limit:
-            evicted = max(self.waiting, key=lambda connection: number[connection.address], default=None)
-        elif number[address] >= self.limit_per_address:
+            evicted = max(self.waiting, key=lambda connection: self.per_address[connection.address], default=None)
+        elif self.per_address[address] >= self.limit_per_address:
             evicted = next((connection for connection in self.waiting if connection.address == address), None)
         else:
             return None
@@ -138,7 +141,7 @@ class Connections:
         if evicted:
             self.report_closed(TOO_MANY)
             evicted.task.cancel()
-        self.limit.open.add(connection)
+        self.limit.add(connection)
         connection.task = asyncio.create_task(connection.run())
 
 
@@ -172,9 +175,12 @@ class Connection:
 
     async def _wait(self, awaitable, until):
         """The result of an awaitable that depends on the client, who has time until then."""
-        with self.owner.limit.evictable(self):
+        self.owner.limit.wait(self)
+        try:
             async with asyncio.timeout_at(until) as self.timeout:
                 return await awaitable
+        finally:
+            self.owner.limit.waiting.pop(self, None)
 
     async def receive(self, until):
         """Hands to the protocol what the client sends next."""

@@ -146,7 +146,7 @@ def test_a_client_that_does_not_read_is_cut_off():
 # ── many clients ──
 
 
-def test_connections_that_wait_make_room_for_others():
+def test_waiting_connections_are_evicted_for_new_ones():
     async def test(site):
         reader, writer = await site.connect(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n")
         waiting = [await site.connect(HALF) for _ in range(50)]
@@ -155,12 +155,12 @@ def test_connections_that_wait_make_room_for_others():
         assert len(site.connections.limit.open) <= 8 and site.closed["too many connections"] >= 43
         assert await waiting[0][0].read() == b""
         site.go_on.set()
-        assert (await answer_from(reader))[0] == 200  # it was not waiting, so it has kept its place
+        assert (await answer_from(reader))[0] == 200  # it was not waiting, so it was not evicted
 
     on_a_site(test, max_connections=8)
 
 
-def test_one_client_cannot_take_the_places_of_others():
+def test_one_client_cannot_evict_the_connections_of_others():
     async def test(site):
         kept = [await site.connect(HALF, address="127.0.0.2") for _ in range(2)]
         for _ in range(50):

@@ -14,7 +14,7 @@ pytestmark = [once, pytest.mark.xdist_group("serving")]
 
 
 @needs_extra
-def test_texts_of_several_clients_share_a_batch_and_a_full_queue_is_said(tmp_path, clients):
+def test_texts_of_several_clients_share_a_batch_and_a_full_queue_is_reported(tmp_path, clients):
     with served(tmp_path / "log", "--max_wait=2000", "--max_queue=16", "--max_texts=16", "--max_batch=16") as server:
         answers = [clients.submit(server.post, [text]) for text, _ in PAIRS[:15]]
         server.wait(lambda: server.metric("queue_texts") == 15)

@@ -1,4 +1,4 @@
-"""A log that nobody reads keeps nobody waiting."""
+"""A log that nobody reads keeps nobody waiting; metrics."""
 
 import contextlib
 import fcntl
