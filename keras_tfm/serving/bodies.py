@@ -1,77 +1,128 @@
-"""The bodies of requests in memory: how many bytes one of them, and all of them together, may have."""
+"""Bodies of untrusted requests: received with bounded memory, parsed in bounded steps."""
 
-import contextlib
+import asyncio
+import json
 import mmap
+import re
+import time
 
-from keras_tfm.serving.answers import Busy, Refused
+from keras_tfm.serving.responses import RequestError, Unavailable
 
-FREE = 2**14  # bytes of each body that do not count, so that small requests are served while others send large ones
+RULE = 'the body must be a JSON object, {"instances": ["a text", …]}'
+SMALL = 2**14  # bytes of each body outside the budget, so that large bodies of others never keep out small ones
+STEP = 0.001  # seconds of parsing before other requests are served
+SPACE = 1024  # maximum bytes of white space between two tokens
+MAX_DEPTH = 8  # of nested lists and objects
+BYTE_ORDER_MARK = rb"(?:\A\xef\xbb\xbf)?"
+PUNCTUATION = rb"[\[\]{},:]"
+STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'  # possessive: a long string takes neither memory nor a second attempt
+LITERAL = rb"[-+.\w]{1,64}+(?![-+.\w])"
+TOKEN = re.compile(rb"%b[ \t\n\r]*+(%b|%b|%b)" % (BYTE_ORDER_MARK, PUNCTUATION, STRING, LITERAL), re.DOTALL)
 
 
-class Budget:
-    """A number of bytes that the bodies of all requests share. For one thread."""
+class BodyReader:
+    """Reads bodies of at most `limit` bytes; those of all requests together have at most 1.5 times as many."""
 
     def __init__(self, limit):
-        self.limit, self.taken = limit, 0
+        self.limit, self.budget = limit, 3 * limit // 2
+        self.sizes = {}  # request → bytes of the budget
 
-    @contextlib.contextmanager
-    def account(self):
-        """What a request takes of the budget, until the block ends."""
-        account = Account(self)
-        try:
-            yield account
-        finally:
-            self.taken -= account.taken
+    async def read(self, request):
+        """The body of a request as a memoryview; `release` the request once it is answered."""
+        length = int(request.headers.get("content-length", self.limit))
+        if length > self.limit:
+            raise self._too_large()
+        # A large body has pages of its own, which are allocated as it comes and returned to the system with it.
+        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        body = memoryview(bytearray(length) if length <= SMALL else mmap.mmap(-1, length, private))
+        size = 0
+        async for chunk in request.chunks():
+            end = size + len(chunk)
+            if end > self.limit:
+                raise self._too_large()
+            self._reserve(request, end - SMALL)
+            body[size:end] = chunk
+            size = end
+        return body[:size]
+
+    def release(self, request):
+        self.sizes.pop(request, None)
+
+    def _reserve(self, request, size):
+        if size > 0:
+            if sum(self.sizes.values()) - self.sizes.get(request, 0) + size > self.budget:
+                raise Unavailable(f"all requests together must have at most {self.budget} bytes: try again later")
+            self.sizes[request] = size
+
+    def _too_large(self):
+        return RequestError(413, f"the body must have at most {self.limit} bytes")
 
 
-class Account:
-    """The bytes of one request."""
+class Pacer:
+    """Divides work into steps of a millisecond, of which those who share a lock do one at a time."""
 
-    def __init__(self, budget):
-        self.budget, self.taken = budget, 0
+    def __init__(self, lock):
+        self._lock, self._end = lock, time.monotonic() + STEP
 
-    def grow(self, size):
-        """Makes the account cover a body of this size, or refuses it."""
-        more = max(size - FREE, 0) - self.taken
-        if self.budget.taken + more > self.budget.limit:
-            raise Busy(f"all requests together must have at most {self.budget.limit} bytes: try again later")
-        self.budget.taken += more
-        self.taken += more
+    async def __call__(self):
+        if time.monotonic() > self._end:
+            async with self._lock:
+                await asyncio.sleep(0)  # others are served
+            self._end = time.monotonic() + STEP
 
 
-class Body:
-    """The bytes of a body, which come in chunks.
+async def parse(body, pause, max_values=1000, max_bytes=10_000):
+    """The value of a JSON body.
 
-    A large body is a mapping of its own: pages that go back to the system with it. As a `bytearray`, it would move
-    about in Python's heap while it grows, and leave holes twice its size.
+    `json.loads` would build all values before anyone could count them, and block the event loop meanwhile. So strings
+    and numbers are decoded one by one, and `json.loads` sees only the outline, with an index in place of each:
+    {"a": [true]} becomes {"0": [1]}.
+
+    Args:
+        body: bytes, or a view of bytes.
+        pause: coroutine function that is awaited after each token, a `Pacer`.
+        max_values: maximum number of values: strings (keys too), numbers, lists, objects.
+        max_bytes: maximum bytes of a string, with quotes and escapes.
     """
+    scalars, outline, values, depth = [], [], 0, 0
+    try:
+        for token in _tokens(body, max_bytes):
+            if token == b":":
+                if not isinstance(scalars[-1], str):
+                    raise ValueError
+                outline[-1] = f'"{outline[-1]}"'  # a key
+            if token in b"[]{},:":
+                outline.append(token.decode())
+            else:
+                outline.append(str(len(scalars)))
+                scalars.append(json.loads(token.decode("utf-8", "surrogatepass")))
+            values += token not in b"]},:"
+            depth += (token in b"[{") - (token in b"]}")
+            if values > max_values:
+                raise _error(413, f"more than {max_values} values")
+            if depth > MAX_DEPTH:
+                raise _error(422, f"lists or objects nested more than {MAX_DEPTH} deep")
+            if len(outline) > 3 * values:  # each value has at most a closing bracket and a separator
+                raise ValueError
+            await pause()
+        hooks = {"parse_int": lambda index: scalars[int(index)]}
+        hooks["object_pairs_hook"] = lambda pairs: {scalars[int(index)]: value for index, value in pairs}
+        return json.loads(" ".join(outline), **hooks)
+    except (ValueError, IndexError):
+        raise _error(422, f"{len(body)} bytes that are not JSON" if body else "no body") from None
 
-    def __init__(self, limit):
-        self.size, self._limit, self._bytes = 0, limit, bytearray()
 
-    def add(self, chunk):
-        self.size += len(chunk)
-        if self.size <= FREE:
-            self._bytes += chunk
-            return
-        if isinstance(self._bytes, bytearray):
-            small, self._bytes = self._bytes, mmap.mmap(-1, self._limit, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            self._bytes.write(small)
-        self._bytes.write(chunk)
-
-    def view(self):
-        return memoryview(self._bytes)[: self.size]
+def _tokens(body, max_bytes):
+    position = 0
+    while match := TOKEN.match(body, position, position + SPACE + max_bytes):
+        position = match.end()
+        yield match[1]
+    rest = bytes(body[position : position + SPACE]).strip()
+    if rest.startswith(b'"') and len(body) > position + SPACE + max_bytes:
+        raise _error(413, f"a string of more than {max_bytes} bytes")
+    if rest or len(body) > position + SPACE:
+        raise ValueError
 
 
-async def read(request, limit, account):
-    """The body of a request as a memoryview, unless it is larger than `limit`, or than what the account can cover."""
-    too_large = Refused(413, f"the body must have at most {limit} bytes")
-    if int(request.headers.get("content-length", 0)) > limit:
-        raise too_large
-    body = Body(limit)
-    while (chunk := await request.chunk()) is not None:
-        if body.size + len(chunk) > limit:
-            raise too_large
-        account.grow(body.size + len(chunk))
-        body.add(chunk)
-    return body.view()
+def _error(status, received):
+    return RequestError(status, f"{RULE}. Received: {received}")

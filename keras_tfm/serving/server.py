@@ -77,7 +77,7 @@ def serve(folder: str | os.PathLike[str], settings: Settings | None = None, **op
     if importing:  # the program, in a new worker
         raise UserError('`serve` must be called under `if __name__ == "__main__":`. Received: a call in a worker')
     from keras_tfm.serving.connections import BACKLOG
-    from keras_tfm.serving.log import Log
+    from keras_tfm.serving.telemetry import Log
 
     settings = settings or Settings()
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
@@ -91,52 +91,49 @@ def serve(folder: str | os.PathLike[str], settings: Settings | None = None, **op
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-        log.say(event="stopped")
+        log.write(event="stopped")
 
 
 def _within_limits(settings, log):
     """The settings, with fewer connections if the process may not open enough files for them."""
     import resource  # which Windows does not have
 
-    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    left = allowed - OWN_FILES - WORKER_FILES * settings.workers
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    left = files - OWN_FILES - WORKER_FILES * settings.workers
     if left <= 0:
-        raise UserError(f"the server needs more than {allowed - left} open files. Received: {allowed} (ulimit -n)")
+        raise UserError(f"the server needs more than {files - left} open files. Received: {files} (ulimit -n)")
     if settings.max_connections <= left:
         return settings
-    log.say(event="fewer connections", max_connections=left, reason=f"at most {allowed} files may be open (ulimit -n)")
+    reason = f"at most {files} files may be open (ulimit -n)"
+    log.write(event="fewer connections", max_connections=left, reason=reason)
     return dataclasses.replace(settings, max_connections=left)
 
 
 async def _serve(listener, folder, settings, options, log):
-    from keras_tfm.serving import api, connections, metrics, queue, workers
+    from keras_tfm.serving import api, connections, queue, telemetry, workers
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    figures = metrics.Metrics()
-    pool = workers.Workers(folder, settings, options, log, figures.restarts.inc)
-    texts = queue.Queue(pool, settings, log, figures.count_batch)
-    answer = api.Api(pool, texts, settings, log, figures, stopping=stop.is_set).answer
-    clients = connections.Connections(answer, settings, log, figures.count_closed)
-    figures.gauge("queue_texts", "Texts that wait for a worker", lambda: len(texts.texts))
-    figures.gauge("workers_ready", "Workers with a model", lambda: len(pool.ready))
-    figures.gauge("connections", "Open connections", lambda: len(clients.places))
+    metrics = telemetry.Metrics()
+    texts = queue.Queue(settings)
+    pool = workers.Workers(folder, settings, options, texts, log, metrics)
+    respond = api.Api(pool, texts, settings, log, metrics, stopping=stop.is_set).respond
+    clients = connections.Connections(respond, settings, log, metrics.count_closed)
+    metrics.gauge("queue_texts", "Texts that wait for a worker", lambda: len(texts.texts))
+    metrics.gauge("workers_ready", "Workers with a model", lambda: len(pool.ready))
+    metrics.gauge("connections", "Open connections", lambda: len(clients.limit.open))
 
-    loop.set_exception_handler(lambda _, context: log.say_seldom("loop", event="error", error=_reason(context)))
+    def log_error(_, context):
+        log.write_rate_limited("loop", event="error", error=repr(context.get("exception", context["message"])))
+
+    loop.set_exception_handler(log_error)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, pool.reload)
     host, port = listener.getsockname()[:2]
-    log.say(event="listening", address=f"http://{f'[{host}]' if ':' in host else host}:{port}{api.MODEL}:predict")
-    tasks = [asyncio.create_task(pool.start()), asyncio.create_task(texts.dispatch())]
-    for task in tasks:
-        task.add_done_callback(lambda task: stop.set() if not task.cancelled() and task.exception() else None)
+    log.write(event="listening", address=f"http://{f'[{host}]' if ':' in host else host}:{port}{api.MODEL}:predict")
+    start = asyncio.create_task(pool.start())
+    start.add_done_callback(lambda task: stop.set() if not task.cancelled() and task.exception() else None)
     await clients.serve(listener, stop)
     pool.close()
-    for task in tasks:
-        if task.done():
-            task.result()  # raises the error that ended the server
-
-
-def _reason(context):
-    """What the event loop complains about."""
-    return f"{context['message']}: {context['exception']!r}" if "exception" in context else context["message"]
+    if start.done():
+        start.result()  # raises the error that stopped the server, if any

@@ -6,7 +6,7 @@ import pathlib
 import tempfile
 
 from keras_tfm.common import files
-from keras_tfm.common.arguments import UserError, one_of
+from keras_tfm.common.arguments import UserError, check, one_of
 from keras_tfm.text import byte, hub, marian, subwords  # noqa: F401, which register their classes
 from keras_tfm.text.base import TOKENIZERS, Tokenizer
 
@@ -36,11 +36,13 @@ def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
     if not is_tokenizer(folder):
         raise UserError(f"`folder` must be one that `save_tokenizer` wrote. Received: folder={str(folder)!r}")
     name = files.read_manifest(folder, MANIFEST, required=("class",))["class"]
-    if not isinstance(name, str) or name not in TOKENIZERS:
+    with files.reading(folder / MANIFEST):
+        check("class", name, isinstance(name, str) and name.isidentifier(), "the name of a class")
+    if name not in TOKENIZERS:
         rule = (
             f"`class` must be one of {[*TOKENIZERS]}, or of a module with `@register_tokenizer` that is imported first"
         )
-        raise UserError(f"{folder / MANIFEST}: {rule}. Received: class={str(name)[:40]!r}")
+        raise UserError(f"{folder / MANIFEST}: {rule}. Received: class={name!r}")
     return TOKENIZERS[name].load(folder)
 
 

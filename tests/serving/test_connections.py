@@ -13,10 +13,10 @@ import pytest
 from conftest import once
 
 from keras_tfm import serving
-from keras_tfm.serving.answers import Answer, Refused
-from keras_tfm.serving.log import Log
+from keras_tfm.serving.responses import RequestError, Response
 
 connections = pytest.importorskip("keras_tfm.serving.connections", reason="pip install 'keras_tfm[serve]'")
+Log = pytest.importorskip("keras_tfm.serving.telemetry").Log
 pytestmark = once
 
 HALF = b"POST / HTTP/1.1\r\nHost: a\r\nX-Ha"
@@ -30,21 +30,22 @@ class Site:
     def __init__(self, listener, settings, log):
         self.port, self.stop, self.closed = listener.getsockname()[1], asyncio.Event(), collections.Counter()
         self.go_on, self.writers = asyncio.Event(), []  # requests to /wait wait for the event
-        self.connections = connections.Connections(self.answer, settings, log, lambda why: self.closed.update([why]))
+        self.connections = connections.Connections(self.respond, settings, log, lambda why: self.closed.update([why]))
         self.task = asyncio.create_task(self.connections.serve(listener, self.stop))
 
-    async def answer(self, request):
+    async def respond(self, request):
         if request.path == "/wait":
             await self.go_on.wait()
         if request.path == "/large":
-            return Answer(200, bytes(10**7))
+            return Response(200, bytes(10**7))
         body = b""
         try:
-            while request.path != "/ignore" and (chunk := await request.chunk()) is not None:
-                body += chunk
-        except Refused as refusal:
-            return refusal.answer
-        return Answer.json({"path": request.path, "bytes": len(body)})
+            if request.path != "/ignore":
+                async for chunk in request.chunks():
+                    body += chunk
+        except RequestError as error:
+            return error.response
+        return Response.json({"path": request.path, "bytes": len(body)})
 
     async def connect(self, *parts, address="127.0.0.1"):
         """A connection that has sent some bytes."""
@@ -81,7 +82,7 @@ def on_a_site(test, **settings):
                 for writer in site.writers:
                     writer.close()
             await asyncio.wait_for(site.task, 10)
-            assert not site.connections.places
+            assert not site.connections.limit.open
 
     asyncio.run(run())
 
@@ -145,27 +146,27 @@ def test_a_client_that_does_not_read_is_cut_off():
 # ── many clients ──
 
 
-def test_connections_that_wait_make_room_for_others():
+def test_waiting_connections_are_evicted_for_new_ones():
     async def test(site):
         reader, writer = await site.connect(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n")
         waiting = [await site.connect(HALF) for _ in range(50)]
         start = time.perf_counter()
         assert (await site.ask())[0] == 200 and time.perf_counter() - start < 2
-        assert len(site.connections.places) <= 8 and site.closed["too many connections"] >= 43
+        assert len(site.connections.limit.open) <= 8 and site.closed["too many connections"] >= 43
         assert await waiting[0][0].read() == b""
         site.go_on.set()
-        assert (await answer_from(reader))[0] == 200  # it was not waiting, so it has kept its place
+        assert (await answer_from(reader))[0] == 200  # it was not waiting, so it was not evicted
 
     on_a_site(test, max_connections=8)
 
 
-def test_one_client_cannot_take_the_places_of_others():
+def test_one_client_cannot_evict_the_connections_of_others():
     async def test(site):
         kept = [await site.connect(HALF, address="127.0.0.2") for _ in range(2)]
         for _ in range(50):
             await site.connect(HALF)
         await asyncio.sleep(0.1)
-        assert len(site.connections.places) == 6
+        assert len(site.connections.limit.open) == 6
         for reader, writer in kept:
             writer.write(b"lf: b\r\nContent-Length: 0\r\n\r\n")
             assert (await answer_from(reader))[0] == 200
@@ -196,7 +197,7 @@ def test_without_file_descriptors_the_server_waits_and_does_not_fill_the_log():
         try:
             spent = time.process_time()
             await asyncio.sleep(0.7)
-            assert time.process_time() - spent < 0.3 and not site.connections.places
+            assert time.process_time() - spent < 0.3 and not site.connections.limit.open
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
         for client in clients:

@@ -7,8 +7,8 @@ import random
 import pytest
 from conftest import once, small_translator
 
-from keras_tfm.serving.answers import Refused
-from keras_tfm.serving.predict import Reader, count_pieces, largest_body
+from keras_tfm.serving.predict import count_sentences, largest_body, read_prediction, shortened
+from keras_tfm.serving.responses import RequestError
 from keras_tfm.text import pieces
 
 pytestmark = once
@@ -16,7 +16,7 @@ pytestmark = once
 
 def read(request, max_length=None, max_texts=4, max_characters=20):
     body = request if isinstance(request, bytes) else json.dumps(request).encode()
-    return asyncio.run(Reader(max_texts, max_characters).read(body, max_length))
+    return asyncio.run(read_prediction(body, asyncio.Lock(), max_texts, max_characters, max_length))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_all_forms_of_a_request_mean_the_same(request_, key):
     ],
 )
 def test_a_request_beyond_the_rules_is_refused_with_the_rule(request_, status, message):
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestError) as caught:
         read(request_)
     assert caught.value.status == status and message in str(caught.value)
 
@@ -67,12 +67,12 @@ def test_a_body_within_the_limits_is_never_too_large():
 
 def test_lines_and_sentences_that_are_translated_one_by_one_count_as_texts():
     lines = ["1\n2\n", "3\r\n\n5"]
-    assert read({"instances": lines}).pieces == [1, 1]  # an export splits nothing
-    with pytest.raises(Refused) as caught:
+    assert read({"instances": lines})[1] == [1, 1]  # an export splits nothing
+    with pytest.raises(RequestError) as caught:
         read({"instances": lines}, max_length=64)
     rule = "`instances` must be at most 4 lines, or sentences of lines of 64 or more bytes. Received: 5"
     assert (caught.value.status, str(caught.value)) == (413, rule)
-    assert read({"instances": ["1\n2\n", "3. 4."]}, max_length=64).pieces == [2, 1]
+    assert read({"instances": ["1\n2\n", "3. 4."]}, max_length=64)[1] == [2, 1]
 
 
 @pytest.mark.filterwarnings("ignore:.*cut off")
@@ -82,7 +82,7 @@ def test_a_text_never_has_more_pieces_than_it_counts_for():
         alphabet = rng.choice(["ab. \n", "a.\n", "é! ?\r\n", "你。！\n", "ab", "\ufdfa. "])
         text = "".join(rng.choice(alphabet) for _ in range(rng.randrange(300)))
         divided = pieces.split(translator.source_tokenizer, text, translator.max_length, stacklevel=2)
-        assert sum(bool(ids) for ids, _ in divided) <= count_pieces(text, translator.max_length)
+        assert sum(bool(ids) for ids, _ in divided) <= count_sentences(text, translator.max_length)
 
 
 def test_others_have_their_turn_while_a_large_body_is_read():
@@ -98,10 +98,18 @@ def test_others_have_their_turn_while_a_large_body_is_read():
         counting = asyncio.create_task(count())
         texts = ["🙂" * 5000] * 64  # some 4 MB, and 20 to 200 milliseconds
         body = json.dumps({"instances": texts}).encode()
-        found = await asyncio.gather(*(Reader(64, 5000).read(memoryview(body), 512) for _ in range(2)))
+        lock = asyncio.Lock()
+        requests = (read_prediction(memoryview(body), lock, 64, 5000, 512) for _ in range(2))
+        found = await asyncio.gather(*requests)
         done.set()
         await counting
-        assert [one.texts for one in found] == [texts, texts]
+        assert [parsed for parsed, *_ in found] == [texts, texts]
         return turns
 
     assert asyncio.run(run()) > 10
+
+
+def test_little_is_quoted_of_a_large_value():
+    assert shortened(["a", 1, None, {"b": []}]) == '["a", 1, null, {"b": []}]'
+    for large in ("a" * 10**6, ["a" * 10**6] * 100, {"a" * 10**6: [[1] * 10**6]}):
+        assert len(shortened(large)) <= 82 and shortened(large).endswith(" …")

@@ -7,14 +7,14 @@ from conftest import once
 from http_server import PAIRS, PREDICT, needs_extra, served
 
 from keras_tfm import serving
-from keras_tfm.serving.answers import Busy
 from keras_tfm.serving.queue import Queue, Text
+from keras_tfm.serving.responses import Unavailable
 
 pytestmark = [once, pytest.mark.xdist_group("serving")]
 
 
 @needs_extra
-def test_texts_of_several_clients_share_a_batch_and_a_full_queue_is_said(tmp_path, clients):
+def test_texts_of_several_clients_share_a_batch_and_a_full_queue_is_reported(tmp_path, clients):
     with served(tmp_path / "log", "--max_wait=2000", "--max_queue=16", "--max_texts=16", "--max_batch=16") as server:
         answers = [clients.submit(server.post, [text]) for text, _ in PAIRS[:15]]
         server.wait(lambda: server.metric("queue_texts") == 15)
@@ -36,14 +36,14 @@ def test_a_text_of_many_lines_counts_as_many_texts():
     """A batch has at most `max_batch` of them, unless one text alone has more."""
 
     async def batches():
-        queue = Queue(None, serving.Settings(max_batch=4, max_queue=16, max_texts=16), None, None)
+        queue = Queue(serving.Settings(max_batch=4, max_queue=16, max_texts=16))
         future = asyncio.get_running_loop().create_future
-        queue.texts.extend(Text("", pieces, future()) for pieces in (1, 2, 2, 9, 1))
+        queue.texts.extend(Text("", sentences, future()) for sentences in (1, 2, 2, 9, 1))
         with pytest.raises(
-            Busy, match="at most 16 texts may wait for a translation: try again later. Received: 2 more"
+            Unavailable, match="at most 16 texts may wait for a translation: try again later. Received: 2 more"
         ):
-            queue.check_room(2)
-        queue.check_room(1)
-        return [[text.pieces for text in queue._take()] for _ in range(4)]
+            queue.check_capacity(2)
+        queue.check_capacity(1)
+        return [[text.sentences for text in queue._take()] for _ in range(4)]
 
     assert asyncio.run(batches()) == [[1, 2], [2], [9], [1]]

@@ -19,15 +19,15 @@ def with_a_worker(test, folder=LITERT):
     """Runs a coroutine function of a worker, which must then end; returns what it wrote to standard error."""
 
     async def run():
-        written = []
-        worker = Worker(written.append, folder, 1, 64, {})
+        written, exited = [], []
+        worker = Worker(written.append, exited.append, folder, 1, 64, {})
         try:
             await test(worker)
         finally:
             worker.close()
             await asyncio.to_thread(worker.process.join, 10)
             await asyncio.sleep(0.1)
-        assert worker.process.exitcode is not None
+        assert worker.process.exitcode is not None and exited == [worker]
         return b"".join(written)
 
     return asyncio.run(run())
@@ -36,7 +36,7 @@ def with_a_worker(test, folder=LITERT):
 def test_a_worker_translates_and_ends_after_what_it_is_doing():
     async def test(worker):
         await worker.load()
-        assert worker.about == ("", None)  # an export, which splits no texts
+        assert (worker.origin, worker.max_length) == ("", None)  # an export, which splits no texts
         assert await worker.translate(TEXTS) == (DATES, 0)
         answers, cut = await worker.translate(["a " * 50_000] * 4)  # more than a socket holds
         assert len(answers) == cut == 4
