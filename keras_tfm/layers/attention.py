@@ -12,7 +12,7 @@ import keras
 from keras_tfm import ops
 from keras_tfm.common.arguments import UserError, check, one_of
 from keras_tfm.layers import masks, recording
-from keras_tfm.layers.base import as_matrices, fresh, initializer, options_of
+from keras_tfm.layers.base import as_integer, as_matrices, fresh, initializer, options_of
 from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.positions import SCHEMES, rotate
 from keras_tfm.layers.scores import MIXINGS, SCORES, attend, local_attention
@@ -319,7 +319,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
             given = {"mask": mask, "attention_mask": attention_mask, "training": training}
             return self.with_scores(inputs, **given, cache=cache)
         q, k, v = self.project(inputs, self.query_dense, self.key_dense, self.value_dense)
-        start, length = ops.as_integer("cache_position", cache_position), ops.shape(inputs)[1]
+        start, length = as_integer("cache_position", cache_position), ops.shape(inputs)[1]
         places = ops.arange(length, dtype="int32") + start
         q, k = self.scheme.rotate(q, places), self.scheme.rotate(k, places)
         if cache is None:

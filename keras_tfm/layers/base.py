@@ -97,6 +97,16 @@ def check_sequence(name, shape):
         raise UserError(f"`{name}` must be (batch, length, features). Received: {name}.shape={tuple(shape)}")
 
 
+def as_integer(name, value):
+    """`value` as an int or an int32 tensor; other types raise an error."""
+    if isinstance(value, int):
+        return value
+    value = ops.convert_to_tensor(value)
+    if "int" not in keras.backend.standardize_dtype(value.dtype):
+        raise UserError(f"`{name}` must be an integer. Received: {name} of dtype {value.dtype}")
+    return ops.cast(value, "int32")
+
+
 def initializer(name, value):
     """The Keras initializer for a name, a config or an initializer."""
     try:

@@ -11,7 +11,7 @@ import keras
 
 from keras_tfm import ops
 from keras_tfm.common.arguments import UserError, one_of, positive
-from keras_tfm.layers.base import Layer, check_sequence, options_of
+from keras_tfm.layers.base import Layer, as_integer, check_sequence, options_of
 
 ENCODINGS = ("sinusoidal", "learned", "index")  # kinds of `PositionalEncoding`
 COMBINATIONS = ("add", "concat")  # how they join the features
@@ -80,11 +80,11 @@ class PositionalEncoding(Layer):
     def call(self, inputs, *, position_ids=None, start_index=0):
         length = ops.shape(inputs)[1]
         if position_ids is None:
-            start = ops.as_integer("start_index", start_index)
+            start = as_integer("start_index", start_index)
             position_ids = ops.expand_dims(ops.arange(length, dtype="int32") + start, 0)
             last = ops.known_value(start + length - 1)
         else:
-            position_ids = ops.as_integer("position_ids", position_ids)
+            position_ids = as_integer("position_ids", position_ids)
             last = ops.known_value(ops.max(position_ids))
         if self.kind == "learned" and last is not None and last >= self.max_length:
             received = f"max_length={self.max_length}, last position={last}"

@@ -10,7 +10,7 @@ from keras_tfm import ops
 from keras_tfm.common.arguments import UserError, one_of, positive
 from keras_tfm.layers import masks
 from keras_tfm.layers.attention import check_capacity
-from keras_tfm.layers.base import options_of
+from keras_tfm.layers.base import as_integer, options_of
 from keras_tfm.layers.blocks import TransformerDecoderBlock, TransformerEncoderBlock, normalization
 from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.positions import ENCODINGS, SCHEMES, PositionalEncoding
@@ -246,7 +246,7 @@ class TransformerDecoder(Stack):
             return self.through_blocks(inputs, position_ids, training, return_hidden_states, **given)
         if return_hidden_states:
             raise UserError("`return_hidden_states` must be False in a call with a `cache`. Received: both")
-        start, capacity = ops.as_integer("cache_position", cache_position), ops.shape(cache[0]["self"]["k"])[2]
+        start, capacity = as_integer("cache_position", cache_position), ops.shape(cache[0]["self"]["k"])[2]
         x, new_cache = check_capacity(inputs, capacity, start), []
         past = masks.causal(ops.shape(inputs)[1], capacity, start)
         for number, (block, old) in enumerate(zip(self.blocks, cache, strict=True)):

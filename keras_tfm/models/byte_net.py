@@ -7,7 +7,7 @@ import keras
 from keras_tfm import ops
 from keras_tfm.common.arguments import check
 from keras_tfm.layers import masks
-from keras_tfm.layers.base import options_of
+from keras_tfm.layers.base import as_integer, options_of
 from keras_tfm.layers.blocks import NORMS
 from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.masks import MaskedLayer
@@ -118,7 +118,7 @@ class ByteNetDecoder(Decoder, ByteNetStack):
         """What the tokens of x (rows, t, width) read of the memory of the sources; rows are a multiple of these."""
         features = memory["features"]
         (sources, length, width), (rows, t) = ops.shape(features), ops.shape(x)[:2]
-        places = ops.arange(t, dtype="int32") + ops.as_integer("cache_position", start)
+        places = ops.arange(t, dtype="int32") + as_integer("cache_position", start)
         aligned = ops.take(features, ops.minimum(places, length - 1), axis=1)
         aligned = ops.where((places < length)[:, None], aligned, 0) + memory["summary"]
         shape = sources, rows // (ops.maximum(sources, 1) if ops.is_tensor(sources) else sources), t, width

@@ -9,7 +9,6 @@ from keras.ops import *  # noqa: F403
 
 from keras_tfm.ops.runtime import backend, current, take_each, using
 from keras_tfm.ops.tensors import (
-    as_integer,
     group_heads,
     hide,
     known_value,

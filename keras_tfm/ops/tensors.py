@@ -1,9 +1,7 @@
 """Small helpers for tensors whose shape or value may not be known yet."""
 
-import keras
 from keras import ops
 
-from keras_tfm.common.arguments import UserError
 from keras_tfm.ops.private import set_keras_mask
 
 
@@ -19,16 +17,6 @@ def static_reshape(x, shape):
     if len(known) == len(shape) - 1 and all(known):
         shape = [size if isinstance(size, int) else -1 for size in shape]
     return ops.reshape(x, shape)
-
-
-def as_integer(name, value):
-    """`value` as an int or an int32 tensor; other types raise an error."""
-    if isinstance(value, int):
-        return value
-    value = ops.convert_to_tensor(value)
-    if "int" not in keras.backend.standardize_dtype(value.dtype):
-        raise UserError(f"`{name}` must be an integer. Received: {name} of dtype {value.dtype}")
-    return ops.cast(value, "int32")
 
 
 def known_value(value):

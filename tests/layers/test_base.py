@@ -1,10 +1,10 @@
 import keras
 import numpy as np
 import pytest
-from conftest import array, assert_close, normal
+from conftest import array, assert_close, normal, refused
 
 from keras_tfm.layers import FeedForward, MultiHeadAttention, TransformerDecoderBlock, TransformerEncoderBlock
-from keras_tfm.layers.base import as_matrices, fresh
+from keras_tfm.layers.base import as_integer, as_matrices, fresh
 
 
 @pytest.mark.parametrize(
@@ -78,3 +78,10 @@ def test_each_kernel_is_drawn_again_unless_it_has_a_seed():
 
     assert not equal(keras.initializers.HeNormal()) and equal(keras.initializers.HeNormal(seed=1))
     assert equal(lambda shape, dtype=None: keras.ops.ones(shape, dtype))
+
+
+def test_whole_numbers_stay_and_others_are_refused():
+    assert as_integer("start", 3) == 3
+    assert int(as_integer("start", np.int64(3))) == int(as_integer("start", keras.ops.convert_to_tensor(3))) == 3
+    with refused("start"):
+        as_integer("start", np.float32(3))

@@ -1,16 +1,9 @@
 import numpy as np
 import pytest
-from conftest import BACKEND, refused
+from conftest import BACKEND
 
 from keras_tfm import ops
 from keras_tfm.runtimes import programs
-
-
-def test_whole_numbers_stay_and_others_are_refused():
-    assert ops.as_integer("start", 3) == 3
-    assert int(ops.as_integer("start", np.int64(3))) == int(ops.as_integer("start", ops.convert_to_tensor(3))) == 3
-    with refused("start"):
-        ops.as_integer("start", np.float32(3))
 
 
 def test_a_value_is_known_unless_it_is_traced():
