@@ -107,30 +107,26 @@ class Translator:
         best = [hypotheses[0][0] for hypotheses in found]
         return best[0] if isinstance(texts, str) else best
 
-    def n_best(self, texts: str | Iterable[str], n: int, verbose: int = 0, prefix: Any = None, **options: Any) -> Any:
-        """Returns the `n` best translations of a string with their scores, best first: [(string, score), …].
-
-        For a list of strings, returns a list of such lists.
+    def n_best(
+        self, texts: Iterable[str], n: int, verbose: int = 0, prefix: Any = None, **options: Any
+    ) -> list[list[tuple[str, float]]]:
+        """Returns the `n` best translations of each string with their scores, best first: [(string, score), …].
 
         If a text has several lines or sentences, their hypotheses are combined, and their scores added. A text for
         which the constraints leave no translation has one that is empty, with the score `decoding.NEVER`. The other
         arguments are those of a call.
         """
-        if isinstance(texts, str):
-            return self.n_best([texts], n, verbose, prefix, **options)[0]
         return self._translate(texts, positive("n", n), verbose, prefix, **options)
 
-    def score(self, sources: str | Iterable[str], targets: str | Iterable[str], verbose: int = 0) -> Any:
+    def score(self, sources: Iterable[str], targets: Iterable[str], verbose: int = 0) -> list[float]:
         """Returns the natural logarithm of the probability of each target, given its source: a list of floats.
 
         The end token counts. Texts are not split; what is longer than `max_length` is truncated, with a warning.
 
         Args:
-            sources, targets: lists of strings, one target for each source; or two strings, for one float.
+            sources, targets: lists of strings, one target for each source.
             verbose: 1 shows progress on standard error.
         """
-        if isinstance(sources, str) and isinstance(targets, str):
-            return self.score([sources], [targets], verbose)[0]
         sides = pieces.encode_pairs(self.source_tokenizer, sources, self.target_tokenizer, targets, self.max_length)
         return scoring.log_probabilities(self.models, *sides, self.batch_size, verbose).tolist()
 

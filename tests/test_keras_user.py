@@ -278,11 +278,6 @@ def test_a_string_is_a_string_and_a_list_a_list(translator):
     assert len(translator.score(["a"], ["b"])) == 1 and "Beam(" in repr(translator)
 
 
-def test_one_text_has_a_list_of_translations_and_one_score(translator):
-    assert translator.n_best("ab", 2) == translator.n_best(["ab"], 2)[0]
-    assert translator.score("ab", "cd") == translator.score(["ab"], ["cd"])[0]
-
-
 def test_folders_and_files_are_told_apart(tmp_path):
     (tmp_path / "model.keras").write_bytes(b"")
     with pytest.raises(UserError, match="keras_tfm.load_model"):

@@ -75,14 +75,12 @@ class Runner:
             return self([texts], verbose)[0]
         return [hypotheses[0][0] for hypotheses in self._all(texts, 1, verbose)]
 
-    def n_best(self, texts: str | Iterable[str], n: int, verbose: int = 0) -> Any:
-        """Returns the `n` best translations of a string, or of each of a list; see `Translator.n_best`.
+    def n_best(self, texts: Iterable[str], n: int, verbose: int = 0) -> list[list[tuple[str, float]]]:
+        """Returns the `n` best translations of each string with their scores, best first: [(string, score), …].
 
         The formats "litert" and "onnx" return one. "saved_model" and "web" return at most the `n_best` of the export.
         In the scores of CTranslate2, padding and the start token have no share of the probability.
         """
-        if isinstance(texts, str):
-            return self.n_best([texts], n, verbose)[0]
         rule = f"at most {self.most_hypotheses} for this export"
         return self._all(texts, check("n", n, positive("n", n) <= self.most_hypotheses, rule), verbose)
 

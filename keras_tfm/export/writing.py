@@ -90,8 +90,6 @@ def _check(translator, format, kind, n_best, page):
     for name, value in page.items():
         check(name, value, value is None or kind.page, f"None for {format=}, which has no page")
     check("examples", page["examples"], not isinstance(page["examples"], str), "a list of strings")
-    if kind.needs_tensorflow:
-        programs.require_tensorflow()
     for model in translator.models:
         if model.quantization and len(kind.precisions) > 1:
             raise UserError(
@@ -102,6 +100,8 @@ def _check(translator, format, kind, n_best, page):
 
 def _write(translator, folder, kind, settings, compare_on, least):
     """Writes an export and compares it with the translator; returns the `Verdict`, or None if there is nothing to."""
+    if kind.needs_tensorflow:
+        programs.require_tensorflow()
     with artifacts.new_export(folder) as new:
         importlib.import_module(kind.writer).write(translator, new, settings)
         if kind.tokenizers:

@@ -325,7 +325,9 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         if cache is None:
             return self.finish(self.context(q, k, v, mask, attention_mask, training), mask)
         if not self.causal:
-            raise UserError("A `cache` needs causal=True: cached tokens cannot see later ones. Received: causal=False")
+            raise UserError(
+                "`cache` must be None unless causal=True: cached tokens cannot see later ones. Received: causal=False"
+            )
         if mask is not None and "mask" not in cache:
             raise UserError("`mask` must be None for a cache that was made with masked=False. Received: a mask")
         past = cache.get("past")  # of the layer around it, which has checked the capacity
@@ -367,5 +369,7 @@ def check_capacity(x, capacity, start):
     if first is None or not (isinstance(capacity, int) and isinstance(count, int)):
         return ops.where(ops.logical_and(start >= 0, start + count <= capacity), x, math.nan)
     if first < 0 or first + count > capacity:
-        raise UserError(f"`cache` must have room for all tokens. Received: {capacity=}, {count} tokens from {first}")
+        raise UserError(
+            f"`cache` must have capacity for all tokens. Received: {capacity=}, {count} tokens from {first}"
+        )
     return x
