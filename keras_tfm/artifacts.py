@@ -23,7 +23,7 @@ SHIPPED = pathlib.Path(__file__).parent / "shipped" / "dates"  # the translator 
 PRESETS = {"dates": SHIPPED}  # trained translators by name
 MANIFEST = "translator.json"  # settings of a saved translator or an export, and the checksums of its files
 TOKENIZERS = ["tokenizer"], ["source_tokenizer", "target_tokenizer"]  # one for both sides, or one for each
-MODEL, SEVERAL = "model.keras", "model*.keras"
+MODEL, MODEL_GLOB = "model.keras", "model*.keras"
 TRANSLATOR, RUNNERS = "keras_tfm.translator", "keras_tfm.export.runners"  # modules that load folders
 
 
@@ -101,7 +101,7 @@ def check_tokenizers(run, tokenizers):
 
 
 def write_tokenizers(folder, tokenizers):
-    """Writes tokenizers that a folder does not have already."""
+    """Writes tokenizers, unless the folder has the same."""
     for name, tokenizer in zip(TOKENIZERS[len(tokenizers) - 1], tokenizers, strict=True):
         try:
             same = text.saving.fingerprint(text.load_tokenizer(folder / name)) == text.saving.fingerprint(tokenizer)
@@ -113,11 +113,11 @@ def write_tokenizers(folder, tokenizers):
 
 def models_of(folder):
     """The files of the models of a run or a saved translator."""
-    return sorted(pathlib.Path(folder).glob(SEVERAL))
+    return sorted(pathlib.Path(folder).glob(MODEL_GLOB))
 
 
 def new_translator(folder, count):
-    """A context for writing a saved translator: gives the new folder and the paths of its models."""
+    """A context that writes the folder of a saved translator, and the names of the files of its models."""
     models = {path.name for path in models_of(folder)} | {MODEL}
     names = models | {MANIFEST, *TOKENIZERS[0], *TOKENIZERS[1]}
     files_of_models = [f"model-{n}.keras" for n in range(count)] if count > 1 else [MODEL]
@@ -138,25 +138,25 @@ def read_manifest(folder, required=()):
 
 
 class Format(NamedTuple):
-    """A format of exports: an entry of `FORMATS`, and a module that writes it, which may also have what runs it."""
+    """An export format: how its folder is recognized, written and run."""
 
     main: str  # the file that only this format has
     writer: str  # module with a function `write(translator, folder, settings)`
-    runner: str | None = None  # class that runs it, "module.Class"; None for what `Translator.from_marian` reads
-    packages: tuple = ()  # that it needs to run
-    writing_packages: tuple = ()  # that it needs besides, to be written
+    runner: str | None = None  # class that runs it, "module.Class"; None if `load` makes a `Translator` of it
+    packages: tuple = ()  # needed to run it
+    writing_packages: tuple = ()  # needed to write it, besides
     precisions: tuple = ("float32",)  # the default first
     own: tuple = ()  # its other files
     max_length: int = 128  # of sources, by default
     n_best: bool = False  # whether it returns several hypotheses
     tokenizers: bool = True  # whether they are in files of their own
-    needs_tensorflow: bool = True  # to be written
-    page: bool = False  # whether it has a title, examples and a runtime
+    needs_tensorflow: bool = True  # whether TensorFlow writes it
+    page: bool = False  # whether it is a web page, with a title, examples and a runtime
 
 
 _CTRANSLATE2 = ("float32", "float16", "int16", "int8", "int8_float16")
 _HUGGING_FACE = ("config", "generation_config", "tokenizer_config", "vocab", "target_vocab")
-MOST_TOKENS = 2**16  # that a search may be asked for, also by a file
+MOST_TOKENS = 2**16  # largest `max_length` of an export, from a caller or a manifest
 ENCODER = "encoder.onnx"
 PAGE = "index.html", "page.css", "page.js", "map.js", "worker.js", "tokenizer.js"  # of the web format
 FORMATS = {
@@ -239,7 +239,8 @@ def load(folder: str | os.PathLike[str], **options: Any) -> keras_tfm.Translator
     """Returns what translates with a folder: a run, a saved translator, or an export in any format.
 
     Args:
-        folder: one that `keras-tfm train`, `Translator.save` or `Translator.export` wrote, or one with a Marian model.
+        folder: one that `keras-tfm train`, `Translator.save` or `Translator.export` wrote, or a Marian model of
+            Hugging Face.
         **options: arguments of `Translator`, except for an export, which has fixed them.
 
     Returns:

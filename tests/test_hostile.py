@@ -22,6 +22,7 @@ from conftest import BACKEND, BYTES, IN_TENSORFLOW, SIZES, array, eagerly, once,
 from keras_tfm import artifacts, text
 from keras_tfm.cli import commands
 from keras_tfm.common import files
+from keras_tfm.common.arguments import UserError
 from keras_tfm.export import runners
 from keras_tfm.models import loading, transformer
 from keras_tfm.translator import Translator
@@ -164,7 +165,7 @@ def test_nothing_is_unpickled(saved, sentinel, tmp_path):
 @pytest.mark.parametrize("name", ["evil.Evil", "os.system", "Payload", "../../sentinel", "Path", "fingerprint"])
 def test_a_tokenizer_of_a_foreign_class_is_refused(name, sentinel, tmp_path):
     files.write_json(tmp_path / "tokenizer.json", {"class": name, "files": {}})
-    with pytest.raises(files.DamagedFile, match="tokenizer.json.*must be one of"):
+    with pytest.raises(UserError, match="tokenizer.json.*`class` must be"):
         text.load_tokenizer(tmp_path)
 
 

@@ -4,10 +4,12 @@
     step(tokens, position, cache) → logits (rows, n, vocabulary), cache
 
 A cache is any tree of dicts, lists and tensors, whose first axis is that of the rows; each step returns one of the same
-structure, shapes and dtypes. Tensors under a key "memory" belong to a source and are shared by its hypotheses; all
-others belong to a hypothesis and move with it. Those under a key "state" keep their size, the others have a capacity, a
-number of positions, (…, capacity, features). `step` may be given several rows for each row of the memory: first all
-rows of source 0, then those of source 1, and so on.
+structure, shapes and dtypes. What a tensor belongs to depends on the keys above it:
+    "memory"    one per source, shared by its hypotheses; fixed size
+    "state"     one per hypothesis; fixed size
+    any other   one per hypothesis, with an axis of positions that can grow, (…, positions, features)
+`step` may be given several rows for each row of the memory: first all rows of source 0, then those of source 1, and so
+on. It may also return the attention to the source, which `beam_search` uses.
 
 A search feeds one token at a time, but reads the tokens that all rows start with, see `prefix`, at once; a cache with a
 "state" reads these one by one, too.
@@ -28,8 +30,10 @@ from keras_tfm.common.arguments import UserError, check, positive, positive_numb
 from keras_tfm.decoding.constraints import Constraints
 from keras_tfm.ops.runtime import NEVER
 
-MANY = 16  # rows, and positions, from which on it pays to divide a search, which takes twice as long to compile
-GROUPS = 4
+# Number of rows, and of positions, from which on it pays to gather unfinished rows into smaller batches, although the
+# search then takes twice as long to compile.
+MIN_SIZE_TO_COMPACT = 16
+COMPACT_DIVISOR = 4  # a smaller batch has a fourth of the rows
 
 
 def greedy(
@@ -43,9 +47,8 @@ def greedy(
         prefill, step: of a model, see the module docstring.
         sources: ids (batch, source length).
         max_length, **constraints: see `Constraints`, `start_id`, `end_id` and `pad_id` among them.
-        capacity: initial size of the cache, in positions. It is doubled before the first step and whenever it is
-            full. By default the cache has `max_length` positions from the start. Only for TensorFlow graphs that XLA
-            does not compile.
+        capacity: half of the positions that the cache starts with; it is doubled whenever it is full. By default the
+            cache has `max_length` positions from the start. Only for TensorFlow graphs that XLA does not compile.
 
     Returns:
         ids (batch, max_length), padding after the end token.
@@ -69,25 +72,26 @@ def sample(
 
     Args:
         prefill, step, sources, max_length, **constraints: as for `greedy`.
-        seed: an integer, for reproducible draws; None or a `keras.random.SeedGenerator`, for other ones in each call;
+        seed: an integer, for reproducible draws; None or a `keras.random.SeedGenerator`, for others in each call;
             or the random numbers themselves, (batch, max_length) in [0, 1).
         temperature: above 1 for more variety, below for less.
         top_k: draw from this many most probable tokens only.
         top_p: draw from the fewest tokens that together have this probability (https://arxiv.org/abs/1904.09751).
-        min_p: draw from tokens with this fraction of the highest probability (https://arxiv.org/abs/2407.01082).
+        min_p: draw from tokens with at least this fraction of the highest probability (https://arxiv.org/abs/2407.01082).
 
     Returns:
         ids (batch, max_length), padding after the end token.
     """
     check_sampling(temperature, top_k, top_p, min_p)
     if seed is None or isinstance(seed, (int, np.integer, keras.random.SeedGenerator)):
-        seed = keras.random.uniform((ops.shape(sources)[0], max_length), seed=seed)
+        rows = ops.shape(ops.convert_to_tensor(sources))[0]
+        seed = keras.random.uniform((rows, max_length), dtype="float32", seed=seed)
     draw = functools.partial(_draw, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     return _OneByOne(prefill, step, sources, max_length, None, constraints).decode(draw, seed)
 
 
 class Prompted(NamedTuple):
-    """What `prefill` returns if `sources` are the prompts (batch, n) that each row starts with, and the cache."""
+    """What `prefill` returns if the sources are prompts: the cache, and the prompt (batch, n) of each row."""
 
     cache: object
     prompt: object
@@ -109,11 +113,13 @@ class Search:
         self.step, self.max_length, self.capacity = functools.partial(_checked, step), max_length, capacity
         self.constraints, self.sources = Constraints(max_length, **constraints), ops.convert_to_tensor(sources)
         self.batch = ops.shape(self.sources)[0]
-        many = isinstance(self.batch, int) and self.batch >= MANY and max_length >= MANY
-        self.divided = ops.current().compacts_batches and capacity is None and many
+        many = isinstance(self.batch, int) and self.batch >= MIN_SIZE_TO_COMPACT and max_length >= MIN_SIZE_TO_COMPACT
+        self.compacts = ops.current().compacts_batches and capacity is None and many
         prefix = self.constraints.prefix
-        self.half = max((max_length + 1) // 2, 0 if prefix is None else prefix.shape[1])
-        self.cache = prefill(self.sources, self.half if self.divided else max_length if capacity is None else capacity)
+        self.first_capacity = max((max_length + 1) // 2, 0 if prefix is None else prefix.shape[1])
+        self.cache = prefill(
+            self.sources, self.first_capacity if self.compacts else max_length if capacity is None else capacity
+        )
         if isinstance(self.cache, Prompted):
             self.cache, prompt = self.cache
             if prefix is None:
@@ -137,8 +143,8 @@ class Search:
 
     def run(self, state):
         """The result of the loop from a state on."""
-        if self.divided:
-            return self._run_divided(state)
+        if self.compacts:
+            return self._run_compacting(state)
         if self.capacity is None:
             return self.result(ops.while_loop(self.unfinished, self.advance, state))
         state["capacity"] = positive("capacity", self.capacity) if isinstance(self.capacity, int) else self.capacity
@@ -148,30 +154,32 @@ class Search:
         return ops.logical_and(state["position"] < self.max_length, ops.any(self.searching(state)))
 
     def _grow_cache(self, state):
-        cache = map_hypotheses(_doubled, state["cache"], but=("memory", "state"))
+        cache = map_hypotheses(_doubled, state["cache"], skip=("memory", "state"))
         state = {**state, "capacity": 2 * state["capacity"], "cache": cache}
         return ops.while_loop(self._unfinished_within_capacity, self.advance, state)
 
     def _unfinished_within_capacity(self, state):
         return ops.logical_and(state["position"] < state["capacity"], self.unfinished(state))
 
-    def _run_divided(self, state):
-        """Runs all rows together, then those that take long in groups, so that finished rows are not recomputed.
+    def _run_compacting(self, state):
+        """Runs all rows together, then gathers unfinished ones into smaller batches, as finished rows cost time.
 
         All rows have a cache for half of the positions, and run until it is full or until one group is left. Shapes
         are fixed, as XLA needs them.
         """
-        size = self.batch // GROUPS
+        size = self.batch // COMPACT_DIVISOR
 
         def many_left(state):
             left = ops.sum(ops.cast(self.searching(state), "int32"))
-            return ops.logical_and(state["position"] < self.half, left > size)
+            return ops.logical_and(state["position"] < self.first_capacity, left > size)
 
         def finish_group(left, result):
-            places = ops.cast(ops.top_k(ops.cast(left, "int32"), size)[1], "int32")  # all that are left, or others too
+            places = ops.cast(
+                ops.top_k(ops.cast(left, "int32"), size)[1], "int32"
+            )  # unfinished rows first, filled up with finished ones
             group, chosen = self._group(places), functools.partial(_rows, places=places, batch=self.batch)
             part = keras.tree.map_structure(chosen, state)
-            part["cache"] = map_hypotheses(_doubled, part["cache"], but=("memory", "state"))
+            part["cache"] = map_hypotheses(_doubled, part["cache"], skip=("memory", "state"))
             ended = group.result(ops.while_loop(group.unfinished, group.advance, part))
             index, new = places[:, None], ops.take(left, places)
 
@@ -216,7 +224,7 @@ class _OneByOne(Search):
 
     def advance(self, state):
         position, done, written, pad_id = state["position"], state["done"], state["written"], self.constraints.pad_id
-        logits, cache = self.step(state["tokens"], position, state["cache"])
+        logits, cache, *_ = self.step(state["tokens"], position, state["cache"])
         if self.draw is None and not self.constraints.may_exclude_all:
             chosen = self.constraints.most_probable(last_logits(logits), 1, position, written)[1]
         else:
@@ -248,13 +256,13 @@ def _draw(scores, uniforms, temperature, top_k, top_p, min_p):
     if top_p is not None:
         ordered = ops.top_k(scores, scores.shape[-1])[0]
         shares = ops.softmax(ordered)
-        inside = ops.cumsum(shares, axis=-1) - shares < top_p  # the first always is
+        inside = ops.cumsum(shares, axis=-1) - shares < top_p  # the most probable token always is
         threshold = ops.min(ops.where(inside, ordered, -NEVER), axis=-1, keepdims=True)
         scores = ops.where(scores < threshold, NEVER, scores)
     # A random number in [0, 1) chooses the token whose share of the cumulated probabilities it falls into.
-    shares = ops.cumsum(ops.softmax(scores), axis=-1)
-    chosen = shares <= uniforms * shares[:, -1:]
-    return ops.cast(ops.sum(ops.cast(chosen, "int32"), axis=-1, keepdims=True), "int32")
+    cumulative = ops.cumsum(ops.softmax(scores), axis=-1)
+    below = cumulative <= uniforms * cumulative[:, -1:]  # tokens below the draw; their number is the id that is drawn
+    return ops.cast(ops.sum(ops.cast(below, "int32"), axis=-1, keepdims=True), "int32")
 
 
 def _checked(step, tokens, position, cache):
@@ -274,12 +282,12 @@ def last_logits(logits):
     return ops.cast(ops.squeeze(logits, axis=1) if logits.shape[1] == 1 else logits[:, -1], "float32")
 
 
-def map_hypotheses(function: Callable, cache: Any, but: Any = ("memory",)) -> Any:
-    """The cache with `function` applied to each tensor that belongs to a hypothesis, but not under these keys."""
+def map_hypotheses(function: Callable, cache: Any, skip: Any = ("memory",)) -> Any:
+    """The cache with `function` applied to each tensor of a hypothesis, except under the keys of `skip`."""
     if isinstance(cache, dict):
-        return {key: x if key in but else map_hypotheses(function, x, but) for key, x in cache.items()}
+        return {key: x if key in skip else map_hypotheses(function, x, skip) for key, x in cache.items()}
     if isinstance(cache, (list, tuple)):
-        return [map_hypotheses(function, x, but) for x in cache]
+        return [map_hypotheses(function, x, skip) for x in cache]
     return function(cache)
 
 
@@ -295,7 +303,7 @@ def _doubled(x):
 
 
 def _rows(x, places, batch):
-    """The rows of x that belong to the sources at `places`; all of a number, which belongs to none."""
+    """The rows of x that belong to the sources at `places`. Scalars are returned unchanged."""
     if len(x.shape) == 0:
         return x
     grouped = ops.reshape(x, (batch, x.shape[0] // batch, *x.shape[1:]))

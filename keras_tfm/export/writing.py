@@ -74,7 +74,9 @@ def export(
     settings |= {"longest": translator.longest(longest)}
     settings |= decoding.with_options(translator.sampler, num_beams=translator.num_beams).settings
     if kind.n_best:
-        settings["n_best"] = min(positive("n_best", n_best or translator.num_beams), translator.num_beams)
+        settings["n_best"] = min(
+            positive("n_best", n_best, optional=True) or translator.num_beams, translator.num_beams
+        )
     if kind.page:
         settings |= page | {"title": title or "Translator", "examples": list(examples or ())}
     compare_on = comparable(translator, compare_on, longest)
@@ -99,7 +101,7 @@ def _check(translator, format, kind, n_best, page):
 
 
 def _write(translator, folder, kind, settings, compare_on, least):
-    """Writes an export and compares it with the translator; returns the `Verdict`, or None if there is nothing to."""
+    """Writes an export and compares it with the translator; returns the `Verdict`, or None without `compare_on`."""
     if kind.needs_tensorflow:
         programs.require_tensorflow()
     with artifacts.new_export(folder) as new:
@@ -124,7 +126,7 @@ class Verdict(NamedTuple):
     similarity: float
     megabytes: float
     milliseconds: float
-    blank: int = 0  # sentences that the export translates by nothing
+    blank: int = 0  # empty translations
 
     def __str__(self):
         if self.texts and self.blank == self.texts:

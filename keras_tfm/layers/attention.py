@@ -165,7 +165,7 @@ class MultiHeadAttention(masks.MaskedLayer):
     def init_cache(self, batch_size: int, max_length: int, memory: Any, memory_mask: Any = None) -> Any:
         """Keys and values (batch, kv_heads, key, head_dim) of a memory, and its mask, to be used at every step.
 
-        Its size is that of the memory, whatever `batch_size` and `max_length` are.
+        `batch_size` and `max_length` have no effect: its size is that of the memory.
         """
         self.check_built("init_cache")
         # One by one: of a joined product, LiteRT would copy both halves element by element.
@@ -192,17 +192,17 @@ class MultiHeadAttention(masks.MaskedLayer):
         outputs = []
         for layer in layers:
             inputs = layer.kernel.shape[:2] if self.heads == "narrow" else x.shape[-1:]
-            # Each token is a row: Keras on TensorFlow adds a bias (heads, 1) to the tokens if there are as many.
+            # One token per row: Keras on TensorFlow adds a bias (heads, 1) to the tokens if there are as many as heads.
             y = layer(ops.reshape(x, (-1, 1, *inputs)))
             outputs.append(ops.static_reshape(y, (*ops.shape(x)[:2], *y.shape[2:])))
         return outputs
 
-    def context(self, q, k, v, key_mask=None, attention_mask=None, training=None, past=None, start=0):
+    def context(self, q, k, v, key_mask=None, attention_mask=None, training=None, causal_mask=None, start=0):
         """The values averaged for each query, (b, q, h, d), by the cheapest method that is exact.
 
-        In a cached call, `past` is the causal mask (1, q, k) for queries at positions `start, start + 1, …`.
+        In a cached call, `causal_mask` is (1, q, k), for queries at positions `start, start + 1, …`.
         """
-        length, cached = ops.shape(q)[1], past is not None
+        length, cached = ops.shape(q)[1], causal_mask is not None
         if not cached and attention_mask is None and not recording.is_on():
             if self.window and not (isinstance(length, int) and length <= 2 * self.window):
                 attend_block = partial(self.attend_with_weights, start=self.window, training=training)
@@ -211,24 +211,25 @@ class MultiHeadAttention(masks.MaskedLayer):
             plain = self.score == "scaled_dot" and self.mixing == "soft" and self.scheme.bias is None and not dropping
             if plain and not self.window:
                 return ops.attention(q, k, v, key_mask, self.causal)
-        lengths = ops.shape(past)[1:] if cached else (length, ops.shape(k)[1])
+        lengths = ops.shape(causal_mask)[1:] if cached else (length, ops.shape(k)[1])
         if self.causal and not cached:
-            past = masks.causal(*lengths)
-        near = masks.window(*lengths, self.window, start) if self.window else None
+            causal_mask = masks.causal(*lengths)
+        window_mask = masks.window(*lengths, self.window, start) if self.window else None
         if cached and key_mask is None and attention_mask is None:
             # Every query sees its own token, so no row is empty and a bias can replace the mask, which costs more.
-            hidden = ops.hide(masks.combine(past, near, rank=4))
-            return self.attend_with_weights(q, k, v, None, start, training, hidden)
-        return self.attend_with_weights(q, k, v, masks.combine(key_mask, past, near, attention_mask), start, training)
+            mask_bias = ops.hide(masks.combine(causal_mask, window_mask, rank=4))
+            return self.attend_with_weights(q, k, v, None, start, training, mask_bias)
+        mask = masks.combine(key_mask, causal_mask, window_mask, attention_mask)
+        return self.attend_with_weights(q, k, v, mask, start, training)
 
-    def attend_with_weights(self, q, k, v, mask, start=0, training=None, hidden=None):
-        """`attend` with the score, weights and position scheme of this layer; `hidden` is added to the scores."""
+    def attend_with_weights(self, q, k, v, mask, start=0, training=None, mask_bias=None):
+        """`attend` with the score, weights and position scheme of this layer; `mask_bias` is added to the scores."""
         score = partial(SCORES[self.score][0], **self.score_weights)
-        bias = hidden
+        bias = mask_bias
         if self.scheme.bias is not None:
             distance = masks.distance(ops.shape(q)[1], ops.shape(k)[1], start)
             bias = self.scheme.bias(distance, self.num_heads, self.causal, **self.position_weights)
-            bias = bias if hidden is None else ops.cast(bias, "float32") + hidden
+            bias = bias if mask_bias is None else ops.cast(bias, "float32") + mask_bias
         dropout = partial(self.dropout, training=training) if self.dropout else None
         context, weights = attend(q, k, v, score, MIXINGS[self.mixing], mask, bias, dropout)
         recording.record(self.path, weights)
@@ -330,17 +331,17 @@ class MultiHeadSelfAttention(MultiHeadAttention):
             )
         if mask is not None and "mask" not in cache:
             raise UserError("`mask` must be None for a cache that was made with masked=False. Received: a mask")
-        past = cache.get("past")  # of the layer around it, which has checked the capacity
-        if past is None:
+        causal_mask = cache.get("causal_mask")  # a decoder shares it among its blocks, and has checked the capacity
+        if causal_mask is None:
             capacity = ops.shape(cache["k"])[2]
-            q, past = check_capacity(q, capacity, start), masks.causal(length, capacity, start)
+            q, causal_mask = check_capacity(q, capacity, start), masks.causal(length, capacity, start)
         updates = {"k": ops.swap_heads(k), "v": ops.swap_heads(v)}
         new = {name: ops.slice_update(cache[name], (0, 0, start, 0), updates[name]) for name in updates}
         if "mask" in cache:
             tokens = ops.ones(ops.shape(inputs)[:2], dtype="bool") if mask is None else mask
             new["mask"] = ops.slice_update(cache["mask"], (0, start), tokens)
         k, v = ops.swap_heads(new["k"]), ops.swap_heads(new["v"])
-        context = self.context(q, k, v, new.get("mask"), attention_mask, training, past, start)
+        context = self.context(q, k, v, new.get("mask"), attention_mask, training, causal_mask, start)
         return self.finish(context, mask), new
 
     def init_cache(self, batch_size: int, max_length: int, masked: bool = True) -> Any:

@@ -11,9 +11,9 @@ from keras_tfm.common.arguments import UserError, closest, one_of, positive, pos
 VAR_POSITIONAL, VAR_KEYWORD = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 _boolean = partial(one_of, allowed=(False, True))
 _optional = partial(positive, optional=True)
-KERAS_OPTIONS = {"name", "dtype", "trainable", "autocast", "activity_regularizer", "batch_size", "input_shape"}
-KERAS_OPTIONS |= {"batch_shape", "input_dtype", "weights", "seed"}  # what `keras.layers.Layer` takes
-# Option → its check, in whichever layers it occurs. Words are checked where their table is.
+KERAS_OPTIONS = {"name", "dtype", "trainable", "autocast", "activity_regularizer", "input_shape", "input_dim"}
+# Validators by the name of an option, which means the same in every layer. Options whose values are names are checked
+# by the module that looks them up.
 CHECKS = {
     **dict.fromkeys(("num_layers", "num_heads", "ff_dim", "units", "kernel_size", "dilations"), positive),
     **dict.fromkeys(("head_dim", "num_kv_heads", "window", "dim"), _optional),
@@ -27,8 +27,8 @@ CHECKS = {
 class Layer(keras.layers.Layer):
     """A Keras layer whose config has every argument of its constructor, defaults included.
 
-    So has that of a subclass with arguments of its own, layers among them, whether or not it defines `get_config`. Each
-    of the `options` is checked and becomes an attribute. Masks are passed on.
+    Subclasses need no `get_config` for arguments of their own; arguments that are layers are serialized, too. Each of
+    the `options` is checked and becomes an attribute. Masks are passed on.
     """
 
     def __new__(cls, *args, **kwargs):
@@ -115,15 +115,24 @@ def initializer(name, value):
         raise UserError(f"`{name}` must be a Keras initializer or its name. Received: {name}={value!r}") from error
 
 
-def fresh(initializer):
-    """A copy of an initializer, which draws other numbers unless it has a seed; functions are returned as they are."""
-    return initializer.clone() if hasattr(initializer, "clone") else initializer
+def fresh(initializer, number=0):
+    """A copy of an initializer, which draws other numbers unless it has a seed; functions are returned as they are.
+
+    Copies with another `number` draw other numbers also if it has a seed.
+    """
+    if not hasattr(initializer, "clone"):
+        return initializer
+    config = initializer.get_config()
+    if number and isinstance(config.get("seed"), int):
+        return type(initializer).from_config(config | {"seed": config["seed"] + number})
+    return initializer.clone()
 
 
 def as_matrices(initializer, inputs, outputs, matrices=1):
     """Initializes a kernel of rank 3 as matrices of this size; Keras would treat it as that of a convolution."""
 
     def draw(shape, dtype=None):
-        return ops.reshape(ops.stack([fresh(initializer)((inputs, outputs), dtype) for _ in range(matrices)]), shape)
+        each = [fresh(initializer, number)((inputs, outputs), dtype) for number in range(matrices)]
+        return ops.reshape(ops.stack(each), shape)
 
     return draw

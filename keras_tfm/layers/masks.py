@@ -90,7 +90,7 @@ def merge(x, mask=None):
     attached = get_keras_mask(x)
     if mask is None or attached is None:
         return attached if mask is None else mask
-    # Symbolic tensors get their attached mask when the model runs, so the graph need not contain it again.
+    # For a symbolic tensor, this runs again with real tensors, and combines both masks then.
     if attached is mask or isinstance(x, keras.KerasTensor):
         return mask
     return combine(attached, mask)
@@ -131,9 +131,7 @@ def mean_of(memory, mask=None):
 
 
 def tokens_first(mask):
-    """Places (batch, length) that tokens are taken from to come before padding, and those to take them back from.
-
-    Tokens stay in their order.
+    """Two gather indices (batch, length): the first moves tokens before padding, in their order; the other undoes it.
 
     >>> first, back = tokens_first([[False, True, False, True]])
     >>> ops.convert_to_numpy(first).tolist(), ops.convert_to_numpy(back).tolist()
@@ -152,7 +150,7 @@ def in_front(mask):
 
 
 def over_tokens(function, x, mask=None):
-    """`function(x)` for x (batch, length, features) with its tokens before its padding; then each goes back.
+    """Moves the tokens of x (batch, length, features) before its padding, applies `function`, and moves them back.
 
     For functions in which a token must not see how much padding there is before it, or between tokens.
 
@@ -207,7 +205,7 @@ class MaskedLayer(Layer):
         return self._merged(first, **given, **kwargs)
 
     def _merged(self, first, /, memory=None, mask=None, memory_mask=None, attention_mask=None, **kwargs):
-        x = kwargs.pop(first)  # subclasses may call it as they like
+        x = kwargs.pop(first)  # the first parameter of `call` may have any name
         check_sequence(first, x.shape)
         if memory is not None:
             check_sequence("memory", memory.shape)
@@ -230,7 +228,7 @@ class MaskedLayer(Layer):
         if cache is None and not kwargs.get("return_attention_scores"):
             return super().compute_output_spec(*args, **kwargs)
         kwargs |= {} if cache is None else {"cache": cache}
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)  # of a tuple, by tracing
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)  # the output is a tuple: trace `call`
 
     def compute_output_shape(self, inputs_shape, *other_shapes):
         return inputs_shape

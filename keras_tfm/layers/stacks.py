@@ -248,10 +248,10 @@ class TransformerDecoder(Stack):
             raise UserError("`return_hidden_states` must be False in a call with a `cache`. Received: both")
         start, capacity = as_integer("cache_position", cache_position), ops.shape(cache[0]["self"]["k"])[2]
         x, new_cache = check_capacity(inputs, capacity, start), []
-        past = masks.causal(ops.shape(inputs)[1], capacity, start)
+        causal_mask = masks.causal(ops.shape(inputs)[1], capacity, start)
         for number, (block, old) in enumerate(zip(self.blocks, cache, strict=True)):
             x = self.before_block(number, x, position_ids, start, training)
-            old = {**old, "self": {**old["self"], "past": past}}  # the same for all blocks
+            old = {**old, "self": {**old["self"], "causal_mask": causal_mask}}  # the same for all blocks
             x, new = block(x, cache=old, cache_position=start, training=training, **given)
             new_cache.append(new)
         return self.after_blocks(x), new_cache

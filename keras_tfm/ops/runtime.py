@@ -1,4 +1,4 @@
-"""How a program computes what depends on the runtime that will execute it, such as XLA or LiteRT.
+"""Chooses how each function of `ops` is computed, for the runtime (XLA, LiteRT, …) that a traced program will run on.
 
 A program is traced inside `using(runtime)`, which affects the current thread only; a compiled program keeps the
 functions that it was traced with. The runtimes are in `keras_tfm.runtimes`.
@@ -113,8 +113,10 @@ def _joined(weights, shape, dtype):
     """Weights in this shape, joined along the last axis."""
     if len(weights) == 1:
         return ops.reshape(ops.cast(weights[0], dtype), shape)
-    parts = (ops.reshape(ops.cast(weight, dtype), shape) for weight in weights)  # made inside of `once`
-    return current().once(lambda: ops.concatenate([*parts], axis=-1))
+    parts = (
+        ops.reshape(ops.cast(weight, dtype), shape) for weight in weights
+    )  # a generator, so that casts happen inside of `hoist`
+    return current().hoist(lambda: ops.concatenate([*parts], axis=-1))
 
 
 def dense(x, *layers, add_bias=ops.add):
@@ -160,8 +162,8 @@ class Runtime(NamedTuple):
     take: Callable = ops.take  # places are not negative
     slice_update: Callable = ops.slice_update
     recurrent: Callable = recurrent
-    once: Callable = lambda make: make()  # computes what depends on weights alone, for a whole loop at once
-    compacts_batches: bool = False  # whether finished rows leave a search
+    hoist: Callable = lambda make: make()  # computes what depends on weights only, before a loop and not in each step
+    compacts_batches: bool = False  # whether a search gathers unfinished rows into smaller batches
 
 
 DEFAULT = Runtime()

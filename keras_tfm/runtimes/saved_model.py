@@ -17,12 +17,12 @@ def saved_model():
     """
     graph = tf.compat.v1.get_default_graph()
 
-    def once(make):
+    def hoist(make):
         with graph.as_default():  # not in the body of a loop, where this would be done at each step
             return make()
 
     return INFERENCE._replace(
-        once=once,
+        hoist=hoist,
         dense=functools.partial(dense, add_bias=tf.nn.bias_add),
         logits=functools.partial(logits, matmul=_matmul_transposed),
         layer_norm=layer_norm,

@@ -33,7 +33,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class _Hooks(keras.callbacks.Callback):
-    """Calls the methods of a run that are named like those of a callback, with an underscore."""
+    """Forwards `on_…` to `run._on_…`."""
 
     async_safe = True  # see `TrainingRun._on_train_batch_end`
 
@@ -66,6 +66,8 @@ class TrainingRun:
         self.files, self._hooks = artifacts.Run(folder), _Hooks(self)
         self.folder, self.keep, self.stopping = self.files.folder, positive("keep", keep), stopping
         check("minutes", minutes, minutes > 0, "positive")
+        restores = getattr(stopping, "restore_best_weights", False)
+        check("stopping", stopping, not restores, "without restore_best_weights: the best weights are not saved")
         self.seconds, self.step, self.saved_step, self.steps_per_epoch = 60 * minutes, 0, 0, None
         self.history, self.metrics, self.patience, self.waited, self.signal = [], {}, None, None, None
         self.random_state, self.diverged, self.written = None, [], None

@@ -27,21 +27,21 @@ from keras_tfm.training import callbacks, evaluation, losses, runs
 from keras_tfm.translator import Translator
 
 # Options that a run chooses once, if they are None, and keeps when another machine resumes it.
-CHOSEN = ("batch_tokens", "num_shapes", "steps", "steps_per_epoch", "learning_rate", "warmup_steps")
+AUTO_OPTIONS = ("batch_tokens", "num_shapes", "steps", "steps_per_epoch", "learning_rate", "warmup_steps")
 # (limit, value) pairs, of which the first limit above a number decides: number of pairs → vocabulary size; number of
 # target tokens → tokens per batch on a CPU and on an accelerator; number of target tokens → passes over the texts.
 VOCAB_SIZES = (100_000, 8000), (1_000_000, 16_000), (math.inf, 32_000)
 BATCH_TOKENS = (1_000_000, (1024, 4096)), (20_000_000, (2048, 8192)), (math.inf, (4096, 16_384))
 PASSES = (1_000_000, 30), (10_000_000, 15), (100_000_000, 8), (math.inf, 4)
-MOST_STEPS = 1000  # between two checkpoints
+MAX_STEPS_PER_EPOCH = 1000  # by default; an epoch ends with a checkpoint, and need not be a pass over the texts
 KEEP = 10  # checkpoints
-# Options that must be left out if an object is given instead of words, since it decides them.
-DECIDED = {
+# Options that may not be given together with such an object, which already fixes them.
+CONFLICTING_OPTIONS = {
     "model": {field.name for field in dataclasses.fields(ModelOptions)} - {"max_length"} | {"precision", "start_from"},
     "tokenizer": {*TOKENIZER_OPTIONS, "start_from"},
     "optimizer": {"learning_rate", "warmup_steps", "schedule", "clipnorm", "accumulate", "ema"},
 }
-FINETUNE_LEARNING_RATE_SCALE = 0.1  # of a model that has been trained before, beside that of a new one
+FINETUNE_LEARNING_RATE_SCALE = 0.1  # relative to training from scratch
 CPU_HINT = (
     'Training will be slow on this CPU. The recipe "quick" trains a smaller model, and fewer `steps` take less time. '
     "Ctrl-C saves the run at any time, and its model can be used."
@@ -99,18 +99,18 @@ def train(
 
 def _train(paths, pairs, given, valid, say, objects, more_callbacks):
     """`train` with arguments that have been checked. `given` is the recipe before anything was chosen."""
-    texts = corpus.fingerprint(pairs)
+    texts_fingerprint = corpus.fingerprint(pairs)
     with devices.main_process_first():
-        recipe = dataclasses.replace(given, **earlier_choices(paths, given, texts, objects))
+        recipe = dataclasses.replace(given, **earlier_choices(paths, given, texts_fingerprint, objects))
         start = load_start(recipe.start_from)
-        tokenizers = prepare_tokenizers(paths, pairs, texts, recipe, start, objects)
+        tokenizers = prepare_tokenizers(paths, pairs, texts_fingerprint, recipe, start, objects)
         encoded, valid_encoded = encode(paths, pairs, valid, tokenizers, recipe)
     with devices.distributed(recipe.devices, recipe.model_parallel):
         recipe = resolve_batches(recipe, encoded[0], machine.current())
         batches = make_batches(encoded, recipe, copies=2 if recipe.r_drop else 1)
         validation = make_validation_batches(valid_encoded, recipe, machine.current()) if valid is not None else None
         recipe = resolve_schedule(recipe, len(batches), encoded[0], start)
-        keras.utils.set_random_seed(recipe.seed)  # here, so that a resumed run draws the same weights
+        keras.utils.set_random_seed(recipe.seed)  # whatever was drawn before: a resumed run skips some of it
         model = objects.get("model") or (copy_model(start, recipe) if start else new_model(recipe, tokenizers))
         compile_model(model, recipe, machine.current(), objects.get("optimizer"))
         stop = keras.callbacks.EarlyStopping("val_loss", patience=recipe.patience) if recipe.patience else None
@@ -118,7 +118,7 @@ def _train(paths, pairs, given, valid, say, objects, more_callbacks):
         reports = reporting(run, Translator(model, *tokenizers, num_beams=1), batches, valid, recipe, say)
         check_average(paths.folder, recipe)
         if devices.is_main_process():  # only now, when all options have been checked
-            write_config(paths, given, recipe, texts, model, tokenizers, objects)
+            write_config(paths, given, recipe, texts_fingerprint, model, tokenizers, objects)
         say(announcement(model, batches, recipe, loading.saved_step(paths.folder)))
         verbose = recipe.verbose if redraws() else 2 * bool(recipe.verbose)  # Keras would redraw its bar in a log, too
         options = {"validation_data": validation, "verbose": verbose, "callbacks": [*reports, *more_callbacks]}
@@ -138,14 +138,14 @@ def load_start(folder):
         raise UserError(error.naming({"folder": "`start_from`"})) from error
 
 
-def prepare_tokenizers(paths, pairs, texts, recipe, start, objects):
+def prepare_tokenizers(paths, pairs, texts_fingerprint, recipe, start, objects):
     """The tokenizers of a run, which are written into its folder."""
     if start is None and "model" not in objects and not paths.exists():
         new_model(recipe, [types.SimpleNamespace(vocab_size=8)])  # wrong options raise an error before any long work
     if "tokenizer" in objects:
         tokenizers = as_list(objects["tokenizer"])
     else:
-        tokenizers = start.tokenizers if start else make_tokenizers(paths, pairs, texts, recipe)
+        tokenizers = start.tokenizers if start else make_tokenizers(paths, pairs, texts_fingerprint, recipe)
     if paths.exists():
         artifacts.check_tokenizers(paths, tokenizers)
     artifacts.write_tokenizers(paths.folder, tokenizers)
@@ -180,10 +180,10 @@ def check_arguments(pairs, folder, valid, recipe):
 
 
 def check_objects(objects, changes, recipe):
-    """Refuses objects of other classes, and options that they decide. Returns the recipe, with those of a model."""
+    """Refuses objects of other classes and options that conflict with them; takes width and packing from a model."""
     model, tokenizers = objects.get("model"), as_list(objects.get("tokenizer", []))
     for name in objects:
-        for option in sorted(DECIDED[name] & {*changes} - {name}):
+        for option in sorted(CONFLICTING_OPTIONS[name] & {*changes} - {name}):
             check(option, changes[option], False, f"left out with a `{name}` of your own, which decides it")
     check("model", model, model is None or isinstance(model, EncoderDecoder), "a word, or a model of keras_tfm.models")
     fine = len(tokenizers) < 3 and all(isinstance(tokenizer, text.Tokenizer) for tokenizer in tokenizers)
@@ -201,7 +201,7 @@ def as_list(tokenizers):
     return [*tokenizers] if isinstance(tokenizers, (list, tuple)) else [tokenizers]
 
 
-def earlier_choices(run, recipe, texts, objects):
+def earlier_choices(run, recipe, texts_fingerprint, objects):
     """What the run in a folder has chosen for options that are None; refuses another run's options or texts."""
     if not run.exists():
         return {}
@@ -211,14 +211,14 @@ def earlier_choices(run, recipe, texts, objects):
         check(name, objects.get(name), False, f"{rule}, as when the run in {run.folder} was started")
     before = dataclasses.asdict(resolve("default")) | config["options"]
     changed = {name for name in {*before, *now} if before.get(name) != now.get(name)} - CHANGEABLE
-    if config["texts"] != texts:
+    if config["texts"] != texts_fingerprint:
         changed.add("texts to train on")
     if changed:
         raise UserError(
             "`folder` must be a new folder, or that of a run with the same texts and options. "
             f"Received: {run.folder}, a run with other {', '.join(sorted(changed))}"
         )
-    kept = {*CHOSEN} - {"steps"} if before["passes"] != now["passes"] else CHOSEN
+    kept = {*AUTO_OPTIONS} - {"steps"} if before["passes"] != now["passes"] else AUTO_OPTIONS
     return {name: config[name] for name in kept if now[name] is None}
 
 
@@ -230,11 +230,16 @@ def check_average(folder, recipe):
     check("average", recipe.average, recipe.average <= most, rule)
 
 
-def make_tokenizers(run, pairs, texts, recipe):
+def make_tokenizers(run, pairs, texts_fingerprint, recipe):
     """The tokenizers of a run; learned from its texts, unless that was done before."""
     size = recipe.vocab_size or _below(VOCAB_SIZES, sum(1 for _ in pairs))
     folders = run.tokenizers(recipe.separate)
-    options = {"kind": recipe.tokenizer, "vocab_size": size, "texts": texts, "names": [path.name for path in folders]}
+    options = {
+        "kind": recipe.tokenizer,
+        "vocab_size": size,
+        "texts": texts_fingerprint,
+        "names": [path.name for path in folders],
+    }
     exist = run.tokenizer_options.exists() and all(map(text.saving.is_tokenizer, folders))
     if not exist or files.read_json(run.tokenizer_options) != options:
         for side, folder in enumerate(folders):
@@ -251,7 +256,7 @@ def new_model(recipe, tokenizers):
 
 
 def copy_model(translator, recipe):
-    """A model with the weights of a translator, and with the recipe's precision and dropout rates, if it has such."""
+    """A model with the weights of a translator, and the recipe's precision and dropout rates, where they are set."""
     check("start_from", recipe.start_from, len(translator.models) == 1, "a translator with one model")
     (model,) = translator.models
     rates = {name: getattr(recipe, name) for name in ("dropout", "attention_dropout")}
@@ -282,7 +287,7 @@ def resolve_batches(recipe, encoded, machine):
 def resolve_schedule(recipe, steps_per_pass, encoded, start=None):
     """The recipe, with steps in whole epochs, and a learning rate, that suit the texts and the model."""
     steps = recipe.steps or steps_per_pass * (recipe.passes or _below(PASSES, len(encoded.targets.tokens)))
-    epochs = -(-steps // (recipe.steps_per_epoch or min(steps_per_pass, MOST_STEPS)))
+    epochs = -(-steps // (recipe.steps_per_epoch or min(steps_per_pass, MAX_STEPS_PER_EPOCH)))
     per_epoch = min(recipe.steps_per_epoch or -(-steps // epochs), steps)
     if start is None:
         scale, width = 1, recipe.model_dim or MODELS[recipe.model].sizes[recipe.size]["model_dim"]
@@ -298,7 +303,7 @@ def resolve_schedule(recipe, steps_per_pass, encoded, start=None):
 
 
 def default_warmup(steps):
-    """Steps until the peak: a tenth of all, but at least 100 (or a quarter of a run that is shorter than 400 steps)."""
+    """Steps until the peak: a tenth of all, from 100 (or a quarter of a run of less than 400 steps) to 4,000."""
     return max(1, min(4000, max(steps // 10, min(100, steps // 4))))
 
 
@@ -317,7 +322,7 @@ def make_validation_batches(encoded, recipe, machine):
 
 
 def compile_model(model, recipe, machine, optimizer=None):
-    """Compiles with the paper's or another optimizer, a smoothed loss, and metrics that ignore padding."""
+    """Compiles with Adam as in https://arxiv.org/abs/1706.03762, or another optimizer; metrics ignore padding."""
     optimizer = optimizer or keras.optimizers.Adam(
         losses.SCHEDULES[recipe.schedule](recipe.learning_rate, recipe.warmup_steps, recipe.steps),
         beta_2=0.98,
@@ -351,16 +356,16 @@ def reporting(run, translator, batches, valid, recipe, say):
     return reports
 
 
-def write_config(run, recipe, resolved, texts, model, tokenizers, objects):
+def write_config(run, given, resolved, texts_fingerprint, model, tokenizers, objects):
     """Writes config.json: the options as given, what was chosen for them, and what the model is made from."""
     config = {
-        "options": dataclasses.asdict(recipe),
-        "texts": texts,
+        "options": dataclasses.asdict(given),
+        "texts": texts_fingerprint,
         "model": loading.model_config(model),
         "tokenizers": [text.saving.fingerprint(tokenizer) for tokenizer in tokenizers],
         "objects": sorted(objects),
     }
-    files.write_json(run.config, config | {name: getattr(resolved, name) for name in ("average", *CHOSEN)})
+    files.write_json(run.config, config | {name: getattr(resolved, name) for name in ("average", *AUTO_OPTIONS)})
 
 
 def announcement(model, batches, recipe, step):

@@ -64,7 +64,10 @@ def test_training_from_two_files(tmp_path, capsys):
     [
         ((), "--task or --source must be given"),
         (("--source", "missing.txt", "--target", "missing.txt"), "missing.txt: there is no such file"),
-        (("--task", "reverse", "--num_examples", "50", "--num_heads", "5"), "--num_heads must divide the width"),
+        (
+            ("--task", "reverse", "--num_examples", "50", "--num_heads", "5"),
+            "--num_heads must be a number that divides width=128",
+        ),
     ],
 )
 def test_errors_are_one_line(arguments, word, tmp_path):

@@ -9,7 +9,7 @@ from test_search import STATES, TABLE, TEXTS, VOCABULARY, Language
 from keras_tfm import ops
 from keras_tfm.common.arguments import UserError
 from keras_tfm.decoding import Beam, Ensemble, Greedy, Sample, beam_search, compiled, greedy, with_options
-from keras_tfm.decoding.search import MANY
+from keras_tfm.decoding.search import MIN_SIZE_TO_COMPACT
 from keras_tfm.models import decoder_lm, transformer
 from keras_tfm.text import END, START
 
@@ -21,12 +21,12 @@ LANGUAGE = Language(TABLE + 2.0 * (np.arange(VOCABULARY) == END))  # ends now an
 def test_a_compiled_search_equals_an_eager_one_for_every_batch_size(sampler):
     program = compiled(sampler, LANGUAGE.prefill, LANGUAGE.step)
     rng, used = np.random.default_rng(0), set()
-    for rows in (1, MANY - 1, MANY, 2 * MANY + 1):
+    for rows in (1, MIN_SIZE_TO_COMPACT - 1, MIN_SIZE_TO_COMPACT, 2 * MIN_SIZE_TO_COMPACT + 1):
         sources, prefix = rng.integers(0, STATES, (rows, 3)), rng.integers(0, 2, (rows, 2)) * 6
-        found, scores = sampler.decode(LANGUAGE.prefill, LANGUAGE.step, sources, MANY + 1, prefix=prefix)
+        found, scores = sampler.decode(LANGUAGE.prefill, LANGUAGE.step, sources, MIN_SIZE_TO_COMPACT + 1, prefix=prefix)
         expected = array(found)[:, 0]
         assert scores.shape == (rows, 1) and (array(scores) < 0).all() == sampler.has_scores()
-        assert program(sources, MANY + 1, prefix).tolist() == expected.tolist()
+        assert program(sources, MIN_SIZE_TO_COMPACT + 1, prefix).tolist() == expected.tolist()
         used |= {*np.count_nonzero(expected, axis=1).tolist()}
     assert len(used) > 3  # rows end one after the other
 
@@ -111,7 +111,7 @@ def test_a_language_model_continues_its_prompt():
             expected.append(int(logits.argmax()))
         assert row == expected + [0] * (7 - len(expected))
     assert array(run(greedy, model.prefill, model.step, ids, 7)).tolist() == model.generate(ids, max_length=7).tolist()
-    longer = np.resize(ids[:1], (MANY, 14))  # half of the positions do not hold the prompts of many rows
-    assert model.generate(longer, MANY)[:, :14].tolist() == longer.tolist()
+    longer = np.resize(ids[:1], (MIN_SIZE_TO_COMPACT, 14))  # half of the positions do not hold the prompts of many rows
+    assert model.generate(longer, MIN_SIZE_TO_COMPACT)[:, :14].tolist() == longer.tolist()
     both = Ensemble([model, model])
     assert array(run(greedy, both.prefill, both.step, ids, 7)).tolist() == model.generate(ids, max_length=7).tolist()

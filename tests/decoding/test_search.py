@@ -8,7 +8,7 @@ from conftest import BACKEND, array, assert_close, compiled, normal, parametrize
 
 from keras_tfm import ops
 from keras_tfm.decoding import NEVER, PENALTIES, Constraints, Ensemble, beam_search, greedy, sample
-from keras_tfm.decoding.search import MANY
+from keras_tfm.decoding.search import MIN_SIZE_TO_COMPACT
 from keras_tfm.models import transformer
 from keras_tfm.runtimes import programs
 from keras_tfm.text import END, START
@@ -412,7 +412,7 @@ def token_by_token(model):
 PREFIXES = np.array([[5, 4, 6, 3], [7, 3, 8, 0], [6, 9, 0, 5], [8, 8, 2, 0], [4, 5, 6, 7]])
 
 
-@pytest.mark.parametrize("rows", [len(PREFIXES), pytest.param(MANY + 4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rows", [len(PREFIXES), pytest.param(MIN_SIZE_TO_COMPACT + 4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("way", [*(pytest.param(way, marks=pytest.mark.slow) for way in ("sample", "greedy")), "beam"])
 def test_a_prefix_is_read_at_once_as_if_token_by_token(way, rows, model):
     sources, prefix = (np.resize(x, (rows, x.shape[1])) for x in (TEXTS, PREFIXES))
@@ -429,7 +429,7 @@ def test_a_prefix_is_read_at_once_as_if_token_by_token(way, rows, model):
         widths.append(tokens.shape[1])
         return model.step(tokens, position, cache)
 
-    length = MANY + 4
+    length = MIN_SIZE_TO_COMPACT + 4
     uniforms = np.random.default_rng(0).uniform(size=(rows, length)).astype("float32")
     program = programs.compiled(
         lambda sources, length: search(sources, length, model.prefill, counted), model.variables
@@ -464,7 +464,7 @@ def test_each_row_may_have_a_limit_of_its_own():
 
 @pytest.mark.parametrize("way", ["sample", "greedy", "beam"])
 def test_a_search_in_groups_equals_one_of_all_rows(way):
-    rows, length, language, rng = MANY + 2, MANY + 1, Language(), np.random.default_rng(0)
+    rows, length, language, rng = MIN_SIZE_TO_COMPACT + 2, MIN_SIZE_TO_COMPACT + 1, Language(), np.random.default_rng(0)
     sources, options = rng.integers(0, STATES, (rows, 3)), {"min_length": 3}
     options["prefix"] = rng.integers(0, 2, (rows, 3)) * 5
     options["limits"] = rng.integers(5, length, rows).astype("int32")

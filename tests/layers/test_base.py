@@ -85,3 +85,9 @@ def test_whole_numbers_stay_and_others_are_refused():
     assert int(as_integer("start", np.int64(3))) == int(as_integer("start", keras.ops.convert_to_tensor(3))) == 3
     with refused("start"):
         as_integer("start", np.float32(3))
+
+
+def test_matrices_of_a_seeded_initializer_differ():
+    draw = as_matrices(keras.initializers.GlorotUniform(seed=1), 4, 3, matrices=2)
+    first, second = array(draw((2, 4, 3)))
+    assert not np.allclose(first, second) and np.allclose(array(draw((2, 4, 3)))[0], first)

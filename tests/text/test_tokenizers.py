@@ -404,7 +404,7 @@ def test_keras_hub_must_give_ids_and_no_padding():
         (lambda: train_tokenizer(CORPUS, vocab_size=0), ["`vocab_size` must be a positive", "vocab_size=0"]),
         (lambda: train_tokenizer(CORPUS, vocab_size=8.5), ["`vocab_size` must be a positive", "vocab_size=8.5"]),
         (lambda: train_tokenizer(CORPUS, "bpe", 270), ["`vocab_size` must be at least", "vocab_size=270"]),
-        (lambda: train_tokenizer(CORPUS, "char", 100), ["`vocab_size` must be at least", "vocab_size=100"]),
+        (lambda: train_tokenizer(CORPUS, "char", 100), ["`vocab_size` must be large enough", "vocab_size=100"]),
         (lambda: train_tokenizer([]), ["`texts` must not be empty"]),
         (lambda: train_tokenizer("a text"), ["`texts` must be a list of strings", "texts='a text'"]),
         (

@@ -245,7 +245,7 @@ def test_objects_are_accepted_wherever_words_are(texts, tmp_path):
         model, optimizer = transformer(BYTES.vocab_size, **sizes), keras.optimizers.SGD(0.1, momentum=0.9)
         return {"model": model, "tokenizer": BYTES, "optimizer": optimizer}
 
-    decided = trainer.DECIDED["model"] | trainer.DECIDED["optimizer"] | {"tokenizer"}
+    decided = trainer.CONFLICTING_OPTIONS["model"] | trainer.CONFLICTING_OPTIONS["optimizer"] | {"tokenizer"}
     options = {name: value for name, value in OPTIONS.items() if name not in decided}
 
     def run(**changes):
@@ -344,7 +344,7 @@ def test_defaults_suit_the_texts_and_the_machine(accelerated):
         found.append(trainer.resolve_schedule(options, 20 * pairs // options.batch_tokens, encoded))
         assert found[-1].steps % found[-1].steps_per_epoch == 0
         assert found[-1].steps_per_epoch <= 1000 and found[-1].warmup_steps < found[-1].steps / 5
-        assert None not in [getattr(found[-1], name) for name in trainer.CHOSEN]
+        assert None not in [getattr(found[-1], name) for name in trainer.AUTO_OPTIONS]
     sizes, steps = ([getattr(options, name) for options in found] for name in ("batch_tokens", "steps"))
     assert sizes == sorted(sizes) and steps == sorted(steps) and sizes[0] >= (4096 if accelerated else 1024)
     wide = trainer.resolve_schedule(dataclasses.replace(options, size="big"), 100, encoded)
