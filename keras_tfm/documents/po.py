@@ -1,0 +1,170 @@
+"""PO and POT files of gettext. Translations that are filled in are marked fuzzy.
+
+The tokens are read here, not by polib, since that library gives a line for each entry and not the places of its parts.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+from keras_tfm.documents.document import Document, Unit
+from keras_tfm.documents.plurals import GERMANIC, Plurals, plural_header
+
+TOKEN = re.compile(
+    r'\s+|\ufeff|(?P<comment>\#[^\r\n]*)|(?P<string>"(?:[^"\\\r\n]|\\.)*")|(?P<word>msg(?:ctxt|id_plural|id|str(?:\[\d\])?))'
+)
+ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "v": "\v", "f": "\f"}
+QUOTED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"})
+
+
+@dataclass
+class Entry:
+    """Comments and fields of a message: [start of the keyword, start and end of its strings, the strings]."""
+
+    comments: list = field(default_factory=list)
+    fields: dict = field(default_factory=dict)
+
+    def value(self, name):
+        parts = "".join(string[1:-1] for string in self.fields[name][3]) if name in self.fields else ""
+        return re.sub(r"\\(x[0-9a-fA-F]{2}|[0-7]{1,3}|.)", _unescape, parts)
+
+    @property
+    def forms(self):
+        return [name for name in self.fields if name.startswith("msgstr")]
+
+
+class PO(Document):
+    """A PO file."""
+
+    declaration = re.compile(rb'"Content-Type:[^"]*?charset=([\w.:-]+)')
+
+    def default_encoding(self, declared):
+        return "utf-8" if declared == "CHARSET" else declared
+
+    def parse(self):
+        entries = list(self._entries())
+        self.header = next(
+            (entry for entry in entries if not entry.value("msgid") and "msgctxt" not in entry.fields), None
+        )
+        fields = self.header.value("msgstr") if self.header else ""
+        self.declared = dict(line.partition(": ")[::2] for line in fields.splitlines())
+        self.language = self.language or self.declared.get("Language", "").strip()
+        self.plurals = self._plurals()
+        return [self._unit(entry) for entry in entries if entry is not self.header]
+
+    def _entries(self):
+        entry, name, position = Entry(), None, 0
+        while position < len(self.text):
+            match = TOKEN.match(self.text, position)
+            if not match or match["string"] and name is None:
+                received = repr(self.text[position : position + 20].split("\n")[0])
+                raise self.error(
+                    "a PO file must consist of comments, keywords and strings in quotes", received, position
+                )
+            if entry.forms and (match["comment"] or (match["word"] or "msgstr")[:6] != "msgstr"):
+                yield self._complete(entry)
+                entry, name = Entry(), None
+            name = match["word"] or name
+            if match["comment"]:
+                obsolete = match["comment"].startswith("#~")  # the comments before it are about it
+                entry.comments = [] if obsolete else [*entry.comments, match]
+            elif match["word"] or match["string"]:
+                self._add(entry, name, match)
+            position = match.end()
+        if entry.fields:
+            yield self._complete(entry)
+
+    def _add(self, entry, name, match):
+        if match["word"]:
+            if name in entry.fields:
+                raise self.error("an entry must have each keyword once", name, match.start())
+            entry.fields[name] = [match.start(), match.end(), match.end(), []]
+        elif match["string"]:
+            _, start, _, strings = entry.fields[name]
+            entry.fields[name][1:3] = start if strings else match.start(), match.end()
+            strings.append(match["string"])
+
+    def _complete(self, entry):
+        """Returns the entry if it has all keywords that it needs, and strings after them."""
+        plural = "msgid_plural" in entry.fields
+        expected = [f"msgstr[{number}]" for number in range(len(entry.forms))] if plural else ["msgstr"]
+        if "msgid" not in entry.fields or entry.forms != expected or not all(part[3] for part in entry.fields.values()):
+            rule = (
+                "an entry must have msgid and msgstr, or msgid, msgid_plural and msgstr[0], msgstr[1], …, with strings"
+            )
+            raise self.error(rule, " ".join(entry.fields), min(part[0] for part in entry.fields.values()))
+        return entry
+
+    def _plurals(self):
+        declared = self.declared.get("Plural-Forms", "").strip()
+        if not declared or "INTEGER" in declared:
+            return Plurals(plural_header(self.language) if self.language else GERMANIC)
+        try:
+            return Plurals(declared)
+        except (ValueError, RecursionError, OverflowError, ZeroDivisionError) as error:
+            rule = "Plural-Forms must be of the form nplurals=2; plural=n != 1;"
+            raise self.error(rule, declared[:80], self.header.fields["msgstr"][0]) from error
+
+    def _unit(self, entry):
+        source, plural = entry.value("msgid"), entry.value("msgid_plural")
+        targets = tuple(entry.value(name) for name in entry.forms)
+        if "msgid_plural" in entry.fields:
+            count = self.plurals.count
+            if any(targets) and len(targets) != count:
+                rule = f"plural entries must have {count} forms, as Plural-Forms says"
+                raise self.error(rule, f"{len(targets)}", entry.fields["msgstr[0]"][0])
+            targets = targets if any(targets) else ("",) * count
+        comments = [match["comment"] for match in entry.comments]
+        return Unit(
+            self.plurals.sources(source, plural) if plural else (source,),
+            targets,
+            plural,
+            entry.value("msgctxt"),
+            "\n".join(comment[2:].strip() for comment in comments if not re.match("#[:,|]", comment)),
+            any(comment.startswith("#,") and "fuzzy" in comment for comment in comments),
+            self.language,
+            (entry.fields[entry.forms[0]][0], entry.fields[entry.forms[-1]][2]),
+            entry,
+        )
+
+    def edits(self, unit, texts):
+        names = [f"msgstr[{form}]" if unit.plural else "msgstr" for form in range(len(texts))]
+        strings = [f"{name} {self._quoted(text)}" for name, text in zip(names, texts, strict=True)]
+        yield *unit.span, self.newline.join(strings)
+        if unit.fuzzy:
+            return
+        flags = next((match for match in unit.place.comments if match["comment"].startswith("#,")), None)
+        if flags:
+            yield flags.start() + 2, flags.start() + 2, " fuzzy,"
+        else:
+            previous = [match.start() for match in unit.place.comments if match["comment"].startswith("#|")]
+            start = min(previous + [part[0] for part in unit.place.fields.values()])
+            yield start, start, f"#, fuzzy{self.newline}"
+
+    def shared_edits(self, chosen):
+        """What a template leaves open, and plural forms if the file has none."""
+        if not self.header:
+            return
+        _, start, end, _ = self.header.fields["msgstr"]
+        old = header = self.text[start:end]
+        header = header.replace("charset=CHARSET", "charset=UTF-8")
+        if self.language:
+            header = re.sub(r'"Language: *\\n"', rf'"Language: {self.language}\\n"', header)
+            header = re.sub(
+                r'"Plural-Forms: nplurals=INTEGER[^"]*"', rf'"Plural-Forms: {self.plurals.header}\\n"', header
+            )
+            if "Plural-Forms" not in self.declared and any(unit.plural for unit in chosen):
+                header += f'{self.newline}"Plural-Forms: {self.plurals.header}\\n"'
+        if header != old:
+            yield start, end, header
+
+    def _quoted(self, text):
+        lines = re.findall(r"[^\n]*\n|[^\n]+", text)
+        lines = ["", *lines] if len(lines) > 1 else lines
+        return self.newline.join(f'"{line.translate(QUOTED)}"' for line in lines)
+
+
+def _unescape(match):
+    code = match[1]
+    if code[0] == "x" and len(code) > 1:
+        return chr(int(code[1:], 16))
+    return chr(int(code, 8) % 256) if code[0] in "01234567" else ESCAPES.get(code, code)
