@@ -26,6 +26,7 @@ class Unit:
         comments: notes to translators.
         fuzzy: whether the translation needs a review.
         language: of the translation, or "" if unknown.
+        markup: pattern of what else a translation must keep, for `find_protected`, or None.
         span: start and end, in the document's text, of what a translation replaces.
         place: what else the format needs to write the unit.
 
@@ -41,6 +42,7 @@ class Unit:
     comments: str = ""
     fuzzy: bool = False
     language: str = ""
+    markup: re.Pattern | None = None
     span: tuple[int, int] = (0, 0)
     place: object = None
 
@@ -70,7 +72,6 @@ class Document:
 
     Attributes:
         units: list of `Unit`.
-        markup: pattern of what else belongs to the format in a text, for `find_protected`, or None.
 
     >>> from keras_tfm.documents import FORMATS
     >>> document = FORMATS[".txt"](b"One\\r\\n\\r\\n  Two\\r\\n", language="de")
@@ -82,7 +83,6 @@ class Document:
 
     declaration = None  # pattern of bytes that declare the encoding
     unencodable = "strict"  # what `str.encode` does with characters that the encoding lacks
-    markup = None
 
     def __init__(self, raw, path="document", language=""):
         self.raw, self.path, self.language = raw, pathlib.Path(path), language

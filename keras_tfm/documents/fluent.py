@@ -52,7 +52,8 @@ class Fluent(Document):
         lines = escape_around(texts[0].replace("\r\n", "\n"), kept, _escape_braces)
         for part in kept:  # lines of a placeable are no lines of the text
             lines = lines.replace(part, part.replace("\n", "\r"))
-        lines = [_escape_start(line) for line in lines.split("\n")]
+        first, *rest = lines.split("\n")
+        lines = [_escape_start(first) if block else first, *map(_escape_start, rest)]
         joined = f"\n{indent}".join(lines).replace("\r", "\n").replace("\n", self.newline)
         yield start, end, block + joined
 

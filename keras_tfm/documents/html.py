@@ -68,6 +68,8 @@ class HTML(Document):
                 depth += {"start": 1, "end": -1}.get(kind, 0) if name == opaque else 0
                 kind = "code" if opaque in INLINE else "other"
                 opaque = opaque if depth else ""
+                if kind == "code":
+                    start = pieces.pop()[0]
             elif alone and kind == "start":
                 opaque, depth, kind = name, 1, "code" if name in INLINE else "other"
             if kind in ("text", "code") or name in INLINE and kind != "other":
@@ -83,7 +85,9 @@ class HTML(Document):
             source = "".join(self._source(*piece[:3]) for piece in pieces)
             kept = [self.text[start:end] for start, end, kind, _ in pieces if kind != "text"]
             span = stripped(self.text, pieces[0][0], pieces[-1][1])
-            yield Unit((source.strip(),), language=self.language, span=span, place=kept)
+            code = [re.escape(self.text[start:end]) for start, end, kind, _ in pieces if kind == "code"]
+            markup = re.compile("|".join(code)) if code else None
+            yield Unit((source.strip(),), language=self.language, markup=markup, span=span, place=kept)
 
     def _trimmed(self, pieces):
         """Without white space and images at the ends, and without tags around everything."""
@@ -107,7 +111,7 @@ class HTML(Document):
 
     def _is_empty(self, piece):
         start, end, kind, _ = piece
-        return kind == "void" or kind == "text" and not self.text[start:end].strip()
+        return kind == "void" or kind == "text" and not html.unescape(self.text[start:end]).strip()
 
     def _source(self, start, end, kind):
         raw = self.text[start:end]

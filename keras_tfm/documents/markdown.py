@@ -21,8 +21,6 @@ START = re.compile(r"(?=[#>+=-]|\d+[.)](?:\s|$)|[~:|])")  # of a line that would
 class Markdown(Document):
     """A Markdown file: a unit for each paragraph, heading, item and cell. Wrapped lines become one."""
 
-    markup = MARKUP
-
     def parse(self):
         parser = extras.load("markdown_it").MarkdownIt("commonmark").enable(["table", "strikethrough"])
         front = FRONT_MATTER.match(self.text)
@@ -69,7 +67,7 @@ class Markdown(Document):
         text = " ".join(self.text[start:end].strip() for start, end in spans)
         if re.search(r"\w", MARKUP.sub("", text)):
             span = stripped(self.text, spans[0][0], spans[-1][1])
-            yield Unit((text,), language=self.language, span=span)
+            yield Unit((text,), language=self.language, markup=MARKUP, span=span)
 
     def edits(self, unit, texts):
         left = collections.Counter(match[0] for match in MARKUP.finditer(unit.source))

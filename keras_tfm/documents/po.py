@@ -10,7 +10,9 @@ from keras_tfm.documents.document import Document, Unit
 from keras_tfm.documents.plurals import GERMANIC, Plurals, plural_header
 
 TOKEN = re.compile(
-    r'\s+|\ufeff|(?P<comment>\#[^\r\n]*)|(?P<string>"(?:[^"\\\r\n]|\\.)*")|(?P<word>msg(?:ctxt|id_plural|id|str(?:\[\d\])?))'
+    r"""[\s\ufeff]*(?:(?P<comment>\#[^\r\n]*)|(?P<string>"(?:[^"\\\r\n]|\\.)*")
+                   |(?P<word>msg(?:ctxt|id_plural|id|str(?:\[\d\])?))|\Z)""",
+    re.VERBOSE,
 )
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "v": "\v", "f": "\f"}
 QUOTED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"})
@@ -42,13 +44,13 @@ class PO(Document):
 
     def parse(self):
         entries = list(self._entries())
-        self.header = next(
-            (entry for entry in entries if not entry.value("msgid") and "msgctxt" not in entry.fields), None
-        )
+        headers = [entry for entry in entries if not entry.value("msgid") and "msgctxt" not in entry.fields]
+        self.header = headers[0] if headers else None
         fields = self.header.value("msgstr") if self.header else ""
         self.declared = dict(line.partition(": ")[::2] for line in fields.splitlines())
         self.language = self.language or self.declared.get("Language", "").strip()
-        self.plurals = self._plurals()
+        forms = [[entry.value(name) for name in entry.forms] for entry in entries if "msgid_plural" in entry.fields]
+        self.plurals = self._plurals(forms)
         return [self._unit(entry) for entry in entries if entry is not self.header]
 
     def _entries(self):
@@ -57,10 +59,8 @@ class PO(Document):
             match = TOKEN.match(self.text, position)
             if not match or match["string"] and name is None:
                 received = repr(self.text[position : position + 20].split("\n")[0])
-                raise self.error(
-                    "a PO file must consist of comments, keywords and strings in quotes", received, position
-                )
-            if entry.forms and (match["comment"] or (match["word"] or "msgstr")[:6] != "msgstr"):
+                raise self.error("a PO file must be comments, keywords and strings in quotes", received, position)
+            if (match["comment"] or (match["word"] or "msgstr")[:6] != "msgstr") and entry.forms:
                 yield self._complete(entry)
                 entry, name = Entry(), None
             name = match["word"] or name
@@ -77,10 +77,10 @@ class PO(Document):
         if match["word"]:
             if name in entry.fields:
                 raise self.error("an entry must have each keyword once", name, match.start())
-            entry.fields[name] = [match.start(), match.end(), match.end(), []]
+            entry.fields[name] = [match.start("word"), match.end(), match.end(), []]
         elif match["string"]:
             _, start, _, strings = entry.fields[name]
-            entry.fields[name][1:3] = start if strings else match.start(), match.end()
+            entry.fields[name][1:3] = start if strings else match.start("string"), match.end()
             strings.append(match["string"])
 
     def _complete(self, entry):
@@ -88,21 +88,22 @@ class PO(Document):
         plural = "msgid_plural" in entry.fields
         expected = [f"msgstr[{number}]" for number in range(len(entry.forms))] if plural else ["msgstr"]
         if "msgid" not in entry.fields or entry.forms != expected or not all(part[3] for part in entry.fields.values()):
-            rule = (
-                "an entry must have msgid and msgstr, or msgid, msgid_plural and msgstr[0], msgstr[1], …, with strings"
-            )
+            rule = "an entry must have msgid and msgstr, or msgid, msgid_plural and msgstr[0], msgstr[1], …"
             raise self.error(rule, " ".join(entry.fields), min(part[0] for part in entry.fields.values()))
         return entry
 
-    def _plurals(self):
+    def _plurals(self, forms):
+        """The rule that the file declares; else that of its language, if the forms that it has fit; else gettext's."""
         declared = self.declared.get("Plural-Forms", "").strip()
-        if not declared or "INTEGER" in declared:
-            return Plurals(plural_header(self.language) if self.language else GERMANIC)
-        try:
-            return Plurals(declared)
-        except (ValueError, RecursionError, OverflowError, ZeroDivisionError) as error:
-            rule = "Plural-Forms must be of the form nplurals=2; plural=n != 1;"
-            raise self.error(rule, declared[:80], self.header.fields["msgstr"][0]) from error
+        if declared and "INTEGER" not in declared:
+            try:
+                return Plurals(declared)
+            except (ValueError, RecursionError, OverflowError, ZeroDivisionError) as error:
+                if forms:
+                    rule = "Plural-Forms must be of the form nplurals=2; plural=n != 1;"
+                    raise self.error(rule, declared[:80]) from error
+        plurals = Plurals(plural_header(self.language) if self.language else GERMANIC)
+        return plurals if all(len(texts) == plurals.count for texts in forms if any(texts)) else Plurals(GERMANIC)
 
     def _unit(self, entry):
         source, plural = entry.value("msgid"), entry.value("msgid_plural")
@@ -122,6 +123,7 @@ class PO(Document):
             "\n".join(comment[2:].strip() for comment in comments if not re.match("#[:,|]", comment)),
             any(comment.startswith("#,") and "fuzzy" in comment for comment in comments),
             self.language,
+            None,
             (entry.fields[entry.forms[0]][0], entry.fields[entry.forms[-1]][2]),
             entry,
         )
@@ -134,9 +136,9 @@ class PO(Document):
             return
         flags = next((match for match in unit.place.comments if match["comment"].startswith("#,")), None)
         if flags:
-            yield flags.start() + 2, flags.start() + 2, " fuzzy,"
+            yield flags.start("comment") + 2, flags.start("comment") + 2, " fuzzy,"
         else:
-            previous = [match.start() for match in unit.place.comments if match["comment"].startswith("#|")]
+            previous = [match.start("comment") for match in unit.place.comments if match["comment"].startswith("#|")]
             start = min(previous + [part[0] for part in unit.place.fields.values()])
             yield start, start, f"#, fuzzy{self.newline}"
 
@@ -148,12 +150,11 @@ class PO(Document):
         old = header = self.text[start:end]
         header = header.replace("charset=CHARSET", "charset=UTF-8")
         if self.language:
-            header = re.sub(r'"Language: *\\n"', rf'"Language: {self.language}\\n"', header)
-            header = re.sub(
-                r'"Plural-Forms: nplurals=INTEGER[^"]*"', rf'"Plural-Forms: {self.plurals.header}\\n"', header
-            )
+            plurals = f'"Plural-Forms: {self.plurals.header}\\n"'
+            header = re.sub(r'"Language: *\\n"', lambda _: f'"Language: {self.language}\\n"', header)
+            header = re.sub(r'"Plural-Forms: nplurals=INTEGER[^"]*"', lambda _: plurals, header)
             if "Plural-Forms" not in self.declared and any(unit.plural for unit in chosen):
-                header += f'{self.newline}"Plural-Forms: {self.plurals.header}\\n"'
+                header += self.newline + plurals
         if header != old:
             yield start, end, header
 

@@ -35,7 +35,7 @@ class Properties(Document):
                     start = BEFORE_VALUE.match(self.text, position).end()
                     end = position + len(entry.source.rstrip("\r\n"))
                     comments = "\n".join(comment)
-                    yield Unit((entry.value,), ("",), "", entry.key, comments, False, self.language, (start, end))
+                    yield Unit((entry.value,), ("",), "", entry.key, comments, False, self.language, None, (start, end))
                 comment = [*comment, entry.value.strip()] if isinstance(entry, parser.Comment) else []
                 position += len(entry.source)
         except parser.InvalidUEscapeError as error:

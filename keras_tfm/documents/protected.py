@@ -7,7 +7,7 @@ from typing import NamedTuple
 # Each alternative stops at the next "<" or begins at a boundary, so that no text takes quadratic time.
 PATTERN = re.compile(
     r"""
-    (?P<code><(?P<name>code|kbd|samp|var|tt|bpt|ept|ph|it|ut)\b(?:[^<>]*[^<>/])?>[^<]*</(?P=name)\s*>)
+    (?P<code><(?P<name>code|kbd|samp|var|tt|bpt|ept|ph|it|ut)\b(?:[^<>]*[^<>/])?>(?:(?!</?(?P=name)\b).)*</(?P=name)\s*>)
   | (?P<tag></?[A-Za-z][\w:.-]*(?:\s(?:"[^"]*"|'[^']*'|[^<>"'])*)?/?>)
   | (?P<url>(?:(?:https?|ftps?|file|irc|ssh|git|wss?)://|www\.|mailto:)
       (?:\([\w.~:/?\#@!$&'*+,;=%{}-]*\)|[\w.~:/?\#\[\]@!$&'(*+,;=%{}-])*(?:(?<=\))|(?<=[\w/~\#=&$%{}-])))
@@ -24,7 +24,7 @@ PATTERN = re.compile(
     | (?<!\w)__[A-Za-z]\w*?__(?!\w)
     )
     """,
-    re.VERBOSE | re.ASCII,
+    re.VERBOSE | re.ASCII | re.DOTALL,
 )
 MARKERS = "_&~"  # of accelerators: GTK, Qt and Windows, LibreOffice
 
@@ -53,7 +53,7 @@ def find_protected(text, markup=None):
 
     Args:
         text: source or translation.
-        markup: pattern of what the format adds to this, such as `Document.markup`.
+        markup: pattern of what the format adds to this, such as `Unit.markup`.
 
     Returns:
         List of `Span`, in order and without overlap. Kinds: placeholder, tag, code, url, email, entity, markup. A
