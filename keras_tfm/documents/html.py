@@ -1,57 +1,27 @@
-"""HTML, by the places of the standard library's lenient parser: html5lib and selectolax do not give places."""
+"""HTML. Its tokens are read here: html5lib and selectolax give no places, and the standard library's parser takes
+minutes for some broken pages of 100 kB and fails on others."""
 
 import html
-import itertools
 import re
-from html.parser import HTMLParser
 
 from keras_tfm.documents.document import Document, Unit, escape_around, stripped
 
 INLINE = """a abbr acronym b bdi bdo big br cite code data del dfn em font i img ins kbd label mark q rp rt ruby s samp
     small span strike strong sub sup time tt u var wbr"""
-OPAQUE = "code kbd math pre samp script style svg template textarea tt var"  # nothing to translate in them
+OPAQUE = "code kbd math pre samp svg template tt var"  # nothing to translate in them
 VOID = "area base br col embed hr img input link meta source track wbr"
 INLINE, OPAQUE, VOID = (frozenset(names.split()) for names in (INLINE, OPAQUE, VOID))
+ATTRIBUTES = r"""(?:[^<>"']|"[^"]*"|'[^']*')*"""
+# What is not closed reaches to the end of the page, so that no page takes quadratic time.
+TOKEN = re.compile(
+    rf"""<(?P<raw>script|style|textarea)\b{ATTRIBUTES}>(?:.*?</(?P=raw)[^<>]*>|.*)
+    | <!--(?:.*?-->|.*) | <!\[CDATA\[(?:.*?\]\]>|.*) | <[!?][^<>]*>
+    | <(?P<end>/?)(?P<name>[a-z][^\s/<>]*)(?P<attributes>{ATTRIBUTES})>
+    | (?P<text>&\#?\w+; | [^<&]+ | [<&])""",
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
+)
+LEFT_ALONE = re.compile(r"""\stranslate\s*=\s*["']?no\b|\sclass\s*=\s*["'][^"']*\bnotranslate\b""", re.IGNORECASE)
 SYNTAX = re.compile(r"&(?:lt|gt|amp|#0*(?:38|60|62)|#[xX]0*(?:26|3[cCeE]));")  # stays an entity in texts
-
-
-class Places(HTMLParser):
-    """Collects [start, kind, name, whether its content is left alone] of everything in a page."""
-
-    def __init__(self, text):
-        super().__init__(convert_charrefs=False)
-        self.lines = [0, *(match.end() for match in re.finditer("\n", text))]
-        self.found = []
-        self.feed(text)
-        self.close()
-
-    def add(self, kind, name="", opaque=False):
-        line, column = self.getpos()
-        self.found.append((self.lines[line - 1] + column, kind, name, opaque))
-
-    def handle_starttag(self, tag, attrs):
-        attributes = dict(attrs)
-        left_alone = attributes.get("translate") == "no" or "notranslate" in (attributes.get("class") or "").split()
-        self.add("void" if tag in VOID else "start", tag, left_alone or tag in OPAQUE)
-
-    def handle_startendtag(self, tag, attrs):
-        self.add("void", tag)
-
-    def handle_endtag(self, tag):
-        self.add("end", tag)
-
-    def handle_data(self, data):
-        self.add("text")
-
-    def handle_entityref(self, name):
-        self.add("text")
-
-    handle_charref = handle_entityref
-
-    def handle_comment(self, data):
-        self.add("other")
-
-    handle_decl = handle_pi = unknown_decl = handle_comment
 
 
 class HTML(Document):
@@ -61,19 +31,18 @@ class HTML(Document):
     unencodable = "xmlcharrefreplace"
 
     def parse(self):
-        found = [*Places(self.text).found, (len(self.text), "other", "", False)]
         pieces, opaque, depth = [], "", 0  # of the current text; the element that is left alone, and how deep
-        for (start, kind, name, alone), (end, *_) in itertools.pairwise(found):
+        for token in TOKEN.finditer(self.text):
+            start, kind, name = token.start(), _kind(token), (token["name"] or "").lower()
             if opaque:
                 depth += {"start": 1, "end": -1}.get(kind, 0) if name == opaque else 0
                 kind = "code" if opaque in INLINE else "other"
                 opaque = opaque if depth else ""
-                if kind == "code":
-                    start = pieces.pop()[0]
-            elif alone and kind == "start":
+                start = pieces.pop()[0] if kind == "code" else start
+            elif kind == "start" and (name in OPAQUE or LEFT_ALONE.search(token["attributes"])):
                 opaque, depth, kind = name, 1, "code" if name in INLINE else "other"
             if kind in ("text", "code") or name in INLINE and kind != "other":
-                pieces.append((start, end, kind, name))
+                pieces.append((start, token.end(), kind, name))
             else:
                 yield from self._unit(pieces)
                 pieces = []
@@ -127,3 +96,10 @@ class HTML(Document):
 
 def _escaped(text):
     return re.sub(r"&(?![A-Za-z]+;|#\d+;|#[xX][0-9a-fA-F]+;)", "&amp;", text).replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _kind(token):
+    if token["name"]:
+        void = token["name"].lower() in VOID or token["attributes"].endswith("/")
+        return "end" if token["end"] else "void" if void else "start"
+    return "text" if token["text"] else "other"

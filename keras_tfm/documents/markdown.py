@@ -7,14 +7,12 @@ from keras_tfm.common import extras
 from keras_tfm.documents.document import Document, Unit, stripped
 
 FRONT_MATTER = re.compile(r"\ufeff?---[ \t]*\r?\n.*?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
-MARKUP = re.compile(
-    r"""(?P<ticks>(?<!`)`+(?!`))(?:(?!(?P=ticks)).|(?<=`)`)*?(?P=ticks)(?!`)   # code
-    | \\[!-/:-@\[-`{-~]                                            # escapes
-    | \]\((?:[^()\\]|\\.|\([^()]*\))*\) | \]\[[^\[\]]*\] | !?\[ | \]         # links and images
+MARKUP = r"""
+      (?P<ticks>(?<!`)`+(?!`)).*?(?<!`)(?P=ticks)(?!`)                      # code
+    | \\[!-/:-@\[-`{-~]                                                     # escapes
+    | \]\((?:[^()\\]|\\.|\([^()]*\))*\) | \]\[[^\[\]]*\] | !?\[ | \]        # links and images
     | <[A-Za-z/!][^<>]*> | \*+ | ~~+ | (?<!\w)_+ | _+(?!\w) | `+
-    """,
-    re.VERBOSE,
-)
+    """
 START = re.compile(r"(?=[#>+=-]|\d+[.)](?:\s|$)|[~:|])")  # of a line that would not be text
 
 
@@ -27,8 +25,13 @@ class Markdown(Document):
         shift = front.end() if front else self.text.startswith("\ufeff")
         lines = [match.span() for match in re.finditer(r"[^\r\n]*(?:\r\n?|\n|\Z)", self.text[shift:])]
         lines = [(start + shift, end + shift) for start, end in lines]
-        row = cell = 0
-        for token in parser.parse(self.text[shift:]):
+        environment, row, cell = {}, 0, 0
+        tokens = parser.parse(self.text[shift:], environment)
+        # A reference such as [name] has to keep its text.
+        names = "|".join(map(re.escape, environment.get("references", ())))
+        names = rf"!?\[(?:{names})\](?:\[\])?(?![\[(]) |" if names else ""
+        self.markup = re.compile(names + MARKUP, re.VERBOSE | re.IGNORECASE)
+        for token in tokens:
             row, cell = (token.map[0], 0) if token.type == "tr_open" else (row, cell)
             if token.type in ("th_open", "td_open"):
                 cell += 1
@@ -65,14 +68,14 @@ class Markdown(Document):
 
     def _unit(self, spans):
         text = " ".join(self.text[start:end].strip() for start, end in spans)
-        if re.search(r"\w", MARKUP.sub("", text)):
+        if re.search(r"\w", self.markup.sub("", text)):
             span = stripped(self.text, spans[0][0], spans[-1][1])
-            yield Unit((text,), language=self.language, markup=MARKUP, span=span)
+            yield Unit((text,), language=self.language, markup=self.markup, span=span)
 
     def edits(self, unit, texts):
-        left = collections.Counter(match[0] for match in MARKUP.finditer(unit.source))
+        left = collections.Counter(match[0] for match in self.markup.finditer(unit.source))
         parts, position, text = [], 0, " ".join(texts[0].split("\n"))
-        for match in MARKUP.finditer(text):
+        for match in self.markup.finditer(text):
             known = left[match[0]] > 0
             left[match[0]] -= 1
             parts += [text[position : match.start()], match[0] if known else re.sub(r"(\W|_)", r"\\\1", match[0])]

@@ -65,8 +65,9 @@ class PO(Document):
                 entry, name = Entry(), None
             name = match["word"] or name
             if match["comment"]:
-                obsolete = match["comment"].startswith("#~")  # the comments before it are about it
-                entry.comments = [] if obsolete else [*entry.comments, match]
+                entry.comments.append(match)
+                if match["comment"].startswith("#~"):  # an obsolete entry, with the comments before it
+                    entry.comments.clear()
             elif match["word"] or match["string"]:
                 self._add(entry, name, match)
             position = match.end()
