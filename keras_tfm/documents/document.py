@@ -5,7 +5,7 @@ import dataclasses
 import pathlib
 import re
 
-from keras_tfm.common.arguments import UserError
+from keras_tfm.common.arguments import UserError, check
 
 LARGEST = 2**28  # bytes of a document
 BOMS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
@@ -85,6 +85,7 @@ class Document:
     unencodable = "strict"  # what `str.encode` does with characters that the encoding lacks
 
     def __init__(self, raw, path="document", language=""):
+        check("language", language, re.fullmatch(r"[\w@.-]*", language), 'a code such as "de" or "pt-BR"')
         self.raw, self.path, self.language = raw, pathlib.Path(path), language
         self.text = self.decode()
         self.newline = "\r\n" if "\r\n" in self.text else "\n"
@@ -166,19 +167,20 @@ class Document:
     def decode(self):
         """The text of the file, from which the same bytes can be made again."""
         self.encoding = next((name for bom, name in BOMS.items() if self.raw.startswith(bom)), None)
-        declared = self.declaration and self.declaration.search(self.raw[:4096])
+        declared = self.declaration and self.declaration.search(self.raw[: 2**16])
         try:
             if not self.encoding:
                 self.encoding = self.default_encoding(declared[1].decode("ascii") if declared else "utf-8")
-                if ASCII.decode(self.encoding) != ASCII.decode():
+                if ASCII.decode(self.encoding, "replace") != ASCII.decode():
                     raise self.error("the encoding must be one that extends ASCII", self.encoding)
             text = self.raw.decode(self.encoding)
             if text.encode(self.encoding) == self.raw:
                 return text
         except LookupError as error:
             raise self.error("the encoding must be one that Python knows", self.encoding) from error
-        except UnicodeDecodeError as error:
-            received = f"byte 0x{self.raw[error.start]:02x} at {error.start}" if error.start < len(self.raw) else error
+        except UnicodeError as error:
+            start = getattr(error, "start", len(self.raw))
+            received = f"byte 0x{self.raw[start]:02x} at {start}" if start < len(self.raw) else error
             raise self.error(f"the text must be {self.encoding}", received) from error
         raise self.error("the encoding must write a text in one way only", self.encoding)
 

@@ -47,13 +47,17 @@ class Fluent(Document):
         raw = self.text[start:end]
         block = re.match(r"[ \r\n]*", raw)[0]  # the value begins on a line of its own
         indent = re.search(r"\n( +)(?=\S)", f"\n{raw}" if block else raw)
-        indent = indent[1] if indent else re.search(r" *\Z", self.text[:start].rpartition("\n")[2][:200])[0] or "    "
+        line = self.text.rfind("\n", 0, start) + 1
+        indent = indent[1] if indent else re.compile(" *").match(self.text, line)[0] + "    "
         kept = {part.replace("\r\n", "\n"): part for part in unit.place}
         lines = escape_around(texts[0].replace("\r\n", "\n"), kept, _escape_braces)
         for part in kept:  # lines of a placeable are no lines of the text
             lines = lines.replace(part, part.replace("\n", "\r"))
         first, *rest = lines.split("\n")
-        lines = [_escape_start(first) if block else first, *map(_escape_start, rest)]
+        below = [first, *rest] if block else rest
+        indented = all(line.startswith(" ") for line in below if line)  # Fluent would take it for indentation
+        below = [_escape_start(line, indented) for line in below]
+        lines = below if block else [first, *below]
         joined = f"\n{indent}".join(lines).replace("\r", "\n").replace("\n", self.newline)
         yield start, end, block + joined
 
@@ -62,6 +66,7 @@ def _escape_braces(text):
     return re.sub("[{}]", r'{"\g<0>"}', text)
 
 
-def _escape_start(line):
+def _escape_start(line, indented):
     """A line that Fluent reads as text, also where it begins with white space or with a sign of its own."""
-    return re.sub(r"\A[ \[*.]", r'{"\g<0>"}', line)
+    line = re.sub(r"\A ", '{" "}', line) if indented else line
+    return re.sub(r"\A( *)([\[*.])", r'\1{"\2"}', line)

@@ -13,7 +13,7 @@ MARKUP = r"""
     | \]\((?:[^()\\]|\\.|\([^()]*\))*\) | \]\[[^\[\]]*\] | !?\[ | \]        # links and images
     | <[A-Za-z/!][^<>]*> | \*+ | ~~+ | (?<!\w)_+ | _+(?!\w) | `+
     """
-START = re.compile(r"(?=[#>+=-]|\d+[.)](?:\s|$)|[~:|])")  # of a line that would not be text
+START = re.compile(r"(?=[#>+=-]|<(?![A-Za-z/!][^<>]*>)|\d+[.)](?:\s|$)|[~:|])")  # of a line that would not be text
 
 
 class Markdown(Document):
@@ -48,7 +48,7 @@ class Markdown(Document):
         if number <= len(cells):
             shift = line[0] + len(text) - len(text.lstrip().lstrip("|"))
             start, end = (place + shift for place in cells[number - 1])
-            yield from self._unit([(start, end)])
+            yield from self._unit([(start, end)], in_table=True)
 
     def _paragraph(self, token, lines):
         """Units of a block: lines up to each hard break."""
@@ -66,11 +66,11 @@ class Markdown(Document):
                 spans = []
         yield from self._unit(spans)
 
-    def _unit(self, spans):
+    def _unit(self, spans, in_table=False):
         text = " ".join(self.text[start:end].strip() for start, end in spans)
         if re.search(r"\w", self.markup.sub("", text)):
             span = stripped(self.text, spans[0][0], spans[-1][1])
-            yield Unit((text,), language=self.language, markup=self.markup, span=span)
+            yield Unit((text,), language=self.language, markup=self.markup, span=span, place=in_table)
 
     def edits(self, unit, texts):
         left = collections.Counter(match[0] for match in self.markup.finditer(unit.source))
@@ -85,4 +85,6 @@ class Markdown(Document):
         text = "".join([*parts, text[position:]])
         if START.match(text) and not START.match(unit.source):
             text = re.sub(r"\A(\d*)", r"\1\\", text)
-        yield *unit.span, text
+        if unit.place:
+            text = re.sub(r"(\\.)|\|", lambda match: match[1] or "\\|", text)
+        yield *unit.span, re.sub(r"(?<!\\)((?:\\\\)*)\\\Z", r"\1\\\\", text)

@@ -28,21 +28,17 @@ class MO(PO):
         raw, rule = self.raw, "an MO file must be one that msgfmt wrote"
         order = ORDERS.get(int.from_bytes(raw[:4], "little"))
         if not order or len(raw) < 28:
-            raise self.text_free_error(rule, "another kind of file")
+            raise self.error(rule, "another kind of file")
         self.order, (self.revision, count, *tables) = order, struct.unpack_from(f"{order}4I", raw, 4)
         if max(tables) + 8 * count > len(raw):
-            raise self.text_free_error(rule, f"a table of {count} entries in {len(raw)} bytes")
-        columns = []
-        for table in tables:
-            places = struct.iter_unpack(f"{order}2I", raw[table : table + 8 * count])
-            columns.append([raw[start : start + size] for size, start in places if start + size <= len(raw)])
-        if {*map(len, columns)} != {count} or sum(map(len, columns[0] + columns[1])) > 2 * len(raw):
-            raise self.text_free_error(rule, "texts beyond its end")
-        return list(zip(*columns, strict=True))
-
-    def text_free_error(self, rule, received):
-        self.text = ""
-        return self.error(rule, received)
+            raise self.error(rule, f"a table of {count} entries in {len(raw)} bytes")
+        columns = [list(struct.iter_unpack(f"{order}2I", raw[start : start + 8 * count])) for start in tables]
+        places = columns[0] + columns[1]
+        # Texts that overlap could take far more memory than the file.
+        if sum(size for size, _ in places) > len(raw) or any(size + start > len(raw) for size, start in places):
+            raise self.error(rule, "texts beyond its end")
+        texts = [[raw[start : start + size] for size, start in column] for column in columns]
+        return list(zip(*texts, strict=True))
 
     def parse(self):
         self.header = None

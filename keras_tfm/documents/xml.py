@@ -50,7 +50,6 @@ class XMLDocument(Document):
         self._parser = expat.ParserCreate(namespace_separator=" ")
         self._parser.StartElementHandler, self._parser.EndElementHandler = self._start, self._end
         self._parser.EntityDeclHandler = self._parser.SkippedEntityHandler = self._refuse
-        self._parser.ordered_attributes = False
         try:
             self._parser.Parse(text.removeprefix("\ufeff"), True)
         except expat.ExpatError as error:
@@ -98,8 +97,8 @@ class XMLDocument(Document):
     def encoded(self, source, text):
         """The XML of a text, with the same tags as in the element of its source."""
         pieces = PIECE.finditer(self.text[source.inner : source.close].replace("\r\n", "\n"))
-        tags = [piece["tag"] for piece in pieces if piece["tag"]]
-        if any(text.count(tag) != self.content(source).count(tag) for tag in tags):
+        tags, original = {piece["tag"] for piece in pieces} - {None}, self.content(source)
+        if any(text.count(tag) != original.count(tag) for tag in tags):
             raise self.error("a translation must have the tags of its source", text[:80], source.start)
         return escape_around(text, tags, lambda part: escape(part, {"\r": "&#13;"})).replace("\n", self.newline)
 
