@@ -45,8 +45,8 @@ class MO(PO):
         header = dict(self.entries).get(b"", b"").decode(self.encoding)
         self.declared = dict(line.partition(": ")[::2] for line in header.splitlines())
         self.language = self.language or self.declared.get("Language", "").strip()
-        forms = [entry[1].split(b"\0") for entry in self.entries if b"\0" in entry[0]]
-        self.plurals = self._plurals(forms)
+        counts = {translation.count(b"\0") + 1 for original, translation in self.entries if b"\0" in original}
+        self.plurals = self._plurals(bool(counts), counts)
         return [self._unit(entry) for entry in self.entries if entry[0]]
 
     def _unit(self, entry):

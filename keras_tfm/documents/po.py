@@ -30,6 +30,10 @@ class Entry:
         return re.sub(r"\\(x[0-9a-fA-F]{2}|[0-7]{1,3}|.)", _unescape, parts)
 
     @property
+    def fuzzy(self):
+        return any(re.match("#,.*fuzzy", match["comment"]) for match in self.comments)
+
+    @property
     def forms(self):
         return [name for name in self.fields if name.startswith("msgstr")]
 
@@ -49,8 +53,9 @@ class PO(Document):
         fields = self.header.value("msgstr") if self.header else ""
         self.declared = dict(line.partition(": ")[::2] for line in fields.splitlines())
         self.language = self.language or self.declared.get("Language", "").strip()
-        forms = [[entry.value(name) for name in entry.forms] for entry in entries if "msgid_plural" in entry.fields]
-        self.plurals = self._plurals(forms)
+        plurals = [entry for entry in entries if "msgid_plural" in entry.fields]
+        complete = [entry for entry in plurals if entry.value("msgstr[0]") and not entry.fuzzy]
+        self.plurals = self._plurals(bool(plurals), {len(entry.forms) for entry in complete})
         return [self._unit(entry) for entry in entries if entry is not self.header]
 
     def _entries(self):
@@ -93,40 +98,39 @@ class PO(Document):
             raise self.error(rule, " ".join(entry.fields), min(part[0] for part in entry.fields.values()))
         return entry
 
-    def _plurals(self, forms):
-        """The rule that the file declares; else that of its language, if the forms that it has fit; else gettext's."""
+    def _plurals(self, needed, counts):
+        """The rule that the file declares; else that of its language, if it fits `counts`; else gettext's default."""
         declared = self.declared.get("Plural-Forms", "").strip()
         if declared and "INTEGER" not in declared:
             try:
                 return Plurals(declared)
             except (ValueError, RecursionError, OverflowError, ZeroDivisionError) as error:
-                if forms:
+                if needed:
                     rule = "Plural-Forms must be of the form nplurals=2; plural=n != 1;"
                     raise self.error(rule, declared[:80]) from error
         plurals = Plurals(plural_header(self.language) if self.language else GERMANIC)
-        return plurals if all(len(texts) == plurals.count for texts in forms if any(texts)) else Plurals(GERMANIC)
+        return plurals if counts <= {plurals.count} else Plurals(GERMANIC)
 
     def _unit(self, entry):
         source, plural = entry.value("msgid"), entry.value("msgid_plural")
         targets = tuple(entry.value(name) for name in entry.forms)
         if "msgid_plural" in entry.fields:
             count = self.plurals.count
-            if any(targets) and len(targets) != count:
+            if targets[0] and len(targets) != count and not entry.fuzzy:
                 rule = f"plural entries must have {count} forms, as Plural-Forms says"
                 raise self.error(rule, f"{len(targets)}", entry.fields["msgstr[0]"][0])
-            targets = targets if any(targets) else ("",) * count
+            targets = targets if len(targets) == count else ("",) * count  # a draft from before another rule
         comments = [match["comment"] for match in entry.comments]
         return Unit(
             self.plurals.sources(source, plural) if plural else (source,),
             targets,
             plural,
             entry.value("msgctxt"),
-            "\n".join(comment[2:].strip() for comment in comments if not re.match("#[:,|]", comment)),
-            any(comment.startswith("#,") and "fuzzy" in comment for comment in comments),
-            self.language,
-            None,
-            (entry.fields[entry.forms[0]][0], entry.fields[entry.forms[-1]][2]),
-            entry,
+            comments="\n".join(comment[2:].strip() for comment in comments if not re.match("#[:,|]", comment)),
+            fuzzy=entry.fuzzy,
+            language=self.language,
+            span=(entry.fields[entry.forms[0]][0], entry.fields[entry.forms[-1]][2]),
+            place=entry,
         )
 
     def edits(self, unit, texts):

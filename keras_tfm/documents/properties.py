@@ -34,8 +34,8 @@ class Properties(Document):
                 if isinstance(entry, parser.KeyValue) and entry.value.strip():
                     start = BEFORE_VALUE.match(self.text, position).end()
                     end = position + len(entry.source.rstrip("\r\n"))
-                    comments = "\n".join(comment)
-                    yield Unit((entry.value,), ("",), "", entry.key, comments, False, self.language, None, (start, end))
+                    notes, span = "\n".join(comment), (start, end)
+                    yield Unit((entry.value,), context=entry.key, comments=notes, language=self.language, span=span)
                 comment = [*comment, entry.value.strip()] if isinstance(entry, parser.Comment) else []
                 position += len(entry.source)
         except parser.InvalidUEscapeError as error:

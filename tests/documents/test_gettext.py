@@ -77,6 +77,15 @@ def test_forms_are_translated_from_the_singular_where_it_says_the_number():
     assert Plurals(plural_header("ja")).sources("%d file", "%d files") == ("%d files",)
 
 
+def test_drafts_with_another_number_of_forms_are_untranslated():
+    draft = samples.PO.replace('[0] ""\nmsgstr[1] ""\nmsgstr[2] ""', '[0] "x"\nmsgstr[1] "y"')
+    draft = draft.replace('msgid "one', '#, fuzzy\nmsgid "one')
+    document = PO(draft.encode())
+    assert document.units[3].targets == ("", "", "")
+    new = document.render({document.units[3]: list("abc")}).decode()
+    assert new == draft.replace('[0] "x"\nmsgstr[1] "y"', '[0] "a"\nmsgstr[1] "b"\nmsgstr[2] "c"')
+
+
 def test_other_encodings_stay():
     text = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=ISO-8859-1\\n"\n# é\nmsgid "a"\nmsgstr ""\n'
     document = PO(text.encode("latin-1"))
@@ -91,7 +100,11 @@ def test_other_encodings_stay():
         ("nplurals=3", "nplurals=x", "Plural-Forms must be of the form"),
         ("nplurals=3", "nplurals=2", "Plural-Forms must be of the form"),  # the rule gives a third
         ('msgstr[2] ""', 'msgstr[3] ""', "an entry must have msgid and msgstr, .* Received: msgid .*, line 26$"),
-        ('[1] ""\nmsgstr[2] ""', '[1] "x"', r"plural entries must have 3 forms, .* Received: 2, line 28$"),
+        (
+            '[0] ""\nmsgstr[1] ""\nmsgstr[2] ""',
+            '[0] "x"\nmsgstr[1] "x"',
+            r"plural entries must have 3 forms, .* Received: 2, line 28$",
+        ),
         ('msgstr ""', "msgstr", "an entry must have msgid and msgstr"),
         ('msgid "New"', 'msgid "New"\nmsgid "x"', "an entry must have each keyword once. Received: msgid"),
         ("# Trans", "Trans", "must be comments, keywords and strings in quotes. Received: .*, line 1$"),
