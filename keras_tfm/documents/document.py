@@ -128,6 +128,15 @@ class Document:
         self._verify(content, chosen)
         return content
 
+    def problem(self, unit, texts):
+        """Why `write` would refuse the translation of a unit, such as a tag that it lacks; "" if it would not."""
+        try:
+            if checked := self._checked(unit, texts):
+                list(self.edits(unit, checked))
+        except UserError as error:
+            return str(error)
+        return ""
+
     def splice(self, chosen):
         edits = {edit for unit, texts in chosen.items() for edit in self.edits(unit, texts)}
         parts, position = [], 0

@@ -100,7 +100,12 @@ class XMLDocument(Document):
         tags, original = {piece["tag"] for piece in pieces} - {None}, self.content(source)
         if any(text.count(tag) != original.count(tag) for tag in tags):
             raise self.error("a translation must have the tags of its source", text[:80], source.start)
-        return escape_around(text, tags, lambda part: escape(part, {"\r": "&#13;"})).replace("\n", self.newline)
+        new = escape_around(text, tags, lambda part: escape(part, {"\r": "&#13;"})).replace("\n", self.newline)
+        try:
+            expat.ParserCreate().Parse(f"<x>{new}</x>", True)
+        except expat.ExpatError as error:
+            raise self.error("a translation must nest its tags", text[:80], source.start) from error
+        return new
 
     def with_attribute(self, element, name, value):
         """The start tag of an element with another value of an attribute."""
