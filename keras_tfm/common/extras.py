@@ -13,7 +13,7 @@ PACKAGES = {
     "jax": ("the JAX backend", "jax"),
     "torch": ("the PyTorch backend", "torch"),
     "sentencepiece": ("subword, word and character tokenizers", "train"),
-    "babel": ("the dates task", "train"),
+    "babel": ("the dates task and plural forms", "train"),
     "sacrebleu": ("BLEU and chrF", "train"),
     "tensorboard": ("TensorBoard events", "train"),
     "matplotlib": ("plots", "plot"),
@@ -27,6 +27,10 @@ PACKAGES = {
     "h11": ("serving over HTTP", "serve"),
     "prometheus_client": ("serving over HTTP", "serve"),
     "sklearn": ("the images of scikit-learn", "examples"),
+    "fluent": ("Fluent files", "documents"),
+    "javaproperties": ("Java's .properties files", "documents"),
+    "markdown_it": ("Markdown files", "documents"),
+    "sentencex": ("splitting texts into sentences", "documents"),
     "ray": ("training in processes that Ray starts", "ray"),
 }
 

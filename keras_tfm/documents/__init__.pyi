@@ -1,0 +1,11 @@
+from keras_tfm.documents.document import Document as Document
+from keras_tfm.documents.document import Unit as Unit
+from keras_tfm.documents.formats import FORMATS as FORMATS
+from keras_tfm.documents.formats import read_document as read_document
+from keras_tfm.documents.protected import Difference as Difference
+from keras_tfm.documents.protected import Span as Span
+from keras_tfm.documents.protected import compare_protected as compare_protected
+from keras_tfm.documents.protected import find_accelerator as find_accelerator
+from keras_tfm.documents.protected import find_protected as find_protected
+from keras_tfm.documents.sentences import join_sentences as join_sentences
+from keras_tfm.documents.sentences import split_sentences as split_sentences
