@@ -11,8 +11,8 @@ from conftest import BACKEND, once
 import keras_tfm
 
 PACKAGE = pathlib.Path(keras_tfm.__file__).parent
-ORDER = ["common", "sizes", "ops", "runtimes", "layers", "text", "options", "data", "artifacts", "decoding", "models"]
-ORDER += ["convert", "export", "translator", "plots", "training", "serving", "cli"]
+ORDER = ["common", "sizes", "ops", "runtimes", "layers", "text", "documents", "options", "data", "artifacts"]
+ORDER += ["decoding", "models", "convert", "export", "translator", "plots", "training", "serving", "cli"]
 LAYERS = ["masks", "positions", "scores", "attention", "blocks", "stacks"]
 
 

@@ -71,12 +71,10 @@ def export(
     translator = common.in_float32(translator)
     longest = min(kind.max_length if max_length is None else positive("max_length", max_length), translator.max_length)
     settings = {"format": format, "precision": precision, "max_length": runners.limited("max_length", longest)}
-    settings |= {"longest": translator.longest(longest)}
-    settings |= decoding.with_options(translator.sampler, num_beams=translator.num_beams).settings
+    settings["longest"], num_beams = translator.longest(longest), translator.num_beams
+    settings |= decoding.with_options(translator.sampler, num_beams=num_beams).settings
     if kind.n_best:
-        settings["n_best"] = min(
-            positive("n_best", n_best, optional=True) or translator.num_beams, translator.num_beams
-        )
+        settings["n_best"] = min(positive("n_best", n_best, optional=True) or num_beams, num_beams)
     if kind.page:
         settings |= page | {"title": title or "Translator", "examples": list(examples or ())}
     compare_on = comparable(translator, compare_on, longest)

@@ -37,6 +37,7 @@ def test_each_extra_installs_its_package():
     settings = configparser.ConfigParser()
     settings.read(pathlib.Path(__file__).parents[2] / "setup.cfg")
     named = {"sklearn": "scikit-learn>=", "ray": "ray[train]>="}  # unlike the module
+    named |= {"fluent": "fluent.syntax>=", "markdown_it": "markdown-it-py>="}
     for package, (_, extra) in extras.PACKAGES.items():
         requirement = named.get(package, f"{package.replace('_', '-')}>=")
         assert requirement in settings["options.extras_require"][extra], package
