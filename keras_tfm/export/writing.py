@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from keras_tfm import artifacts, decoding
+from keras_tfm.common import extras
 from keras_tfm.common.arguments import UserError, check, positive, strings
 from keras_tfm.export import common, runners
 from keras_tfm.runtimes import programs
@@ -90,6 +91,8 @@ def _check(translator, format, kind, n_best, page):
     for name, value in page.items():
         check(name, value, value is None or kind.page, f"None for {format=}, which has no page")
     check("examples", page["examples"], not isinstance(page["examples"], str), "a list of strings")
+    if kind.page:
+        extras.npm_files(page["runtime"])
     for model in translator.models:
         if model.quantization and len(kind.precisions) > 1:
             raise UserError(
