@@ -260,8 +260,7 @@ class Translator:
         """Returns the `n` best translations of each string, [(string, score), …]; if `n` is None, the best one."""
         if sampler is not None or options:
             sampler = self._checked(decoding.with_options(sampler or self.sampler, **options))
-        split = functools.partial(pieces.split, self.source_tokenizer, max_length=self.max_length, stacklevel=4)
-        divided = list(map(split, strings(texts)))
+        divided = pieces.split(self.source_tokenizer, strings(texts), self.max_length, stacklevel=4)
         prefixes = pieces.prefixes(self.target_tokenizer, prefix, list(map(len, divided)), self.max_length)
         rows = [ids for each in divided for ids, _ in each]
         translations = iter(self._find(rows, n, verbose, sampler or self.sampler, prefixes))

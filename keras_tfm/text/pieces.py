@@ -4,22 +4,28 @@ from keras_tfm.common.arguments import check, strings
 from keras_tfm.text.base import LINE_END, SENTENCE_END, Tokenizer, encode_truncated
 
 
-def split(tokenizer: Tokenizer, string: str, max_length: int, stacklevel: int) -> list[tuple[list[int], str]]:
-    """Splits a text into pieces of less than `max_length` tokens: [(ids, separator behind them), …].
+def split(tokenizer: Tokenizer, texts: list[str], max_length: int, stacklevel: int) -> list[list[tuple]]:
+    """Splits each text into pieces of less than `max_length` tokens: [(ids, separator behind them), …].
 
     A line that is too long is split into sentences, and a sentence that is still too long is truncated, with a warning
     at this `stacklevel` of the caller.
     """
-    pieces = []
-    for line, newline in _divided(LINE_END, string):
-        (ids,) = tokenizer.encode([line]) if line.strip() else ([],)
-        if len(ids) < max_length:
-            pieces.append((ids, newline))
-            continue
-        sentences, spaces = zip(*_divided(SENTENCE_END, line), strict=True)
-        rows = encode_truncated(tokenizer, sentences, max_length - 1, stacklevel + 1)  # minus the end token
-        pieces += [*zip(rows, spaces, strict=True), ([], newline)]
-    return pieces
+    divided = [_divided(LINE_END, text) for text in texts]
+    # all lines together: SentencePiece starts threads in each call
+    encoded = iter(tokenizer.encode([line for lines in divided for line, _ in lines if line.strip()]))
+    texts_pieces = []
+    for lines in divided:
+        pieces = []
+        for line, newline in lines:
+            ids = next(encoded) if line.strip() else []
+            if len(ids) < max_length:
+                pieces.append((ids, newline))
+                continue
+            sentences, spaces = zip(*_divided(SENTENCE_END, line), strict=True)
+            rows = encode_truncated(tokenizer, sentences, max_length - 1, stacklevel + 1)  # minus the end token
+            pieces += [*zip(rows, spaces, strict=True), ([], newline)]
+        texts_pieces.append(pieces)
+    return texts_pieces
 
 
 def _divided(pattern, string):

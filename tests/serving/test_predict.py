@@ -81,7 +81,7 @@ def test_a_text_never_has_more_pieces_than_it_counts_for():
     for _ in range(300):
         alphabet = rng.choice(["ab. \n", "a.\n", "é! ?\r\n", "你。！\n", "ab", "\ufdfa. "])
         text = "".join(rng.choice(alphabet) for _ in range(rng.randrange(300)))
-        divided = pieces.split(translator.source_tokenizer, text, translator.max_length, stacklevel=2)
+        divided = pieces.split(translator.source_tokenizer, [text], translator.max_length, stacklevel=2)[0]
         assert sum(bool(ids) for ids, _ in divided) <= count_sentences(text, translator.max_length)
 
 
