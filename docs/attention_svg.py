@@ -17,7 +17,7 @@ STYLE += "path{fill:none;stroke-linecap:round}"
 
 
 def main(path):
-    translator = Translator.load(num_beams=1, max_length=64)
+    translator = Translator.from_preset("dates", num_beams=1, max_length=64)
     (target,) = translator([SOURCE])
     source_ids, target_ids = translator.source_tokenizer.encode([SOURCE, target])
     with record_attention() as maps:

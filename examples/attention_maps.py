@@ -28,7 +28,7 @@ def main():
     options = parser.parse_args()
     folder = options.out
     folder.mkdir(parents=True, exist_ok=True)
-    translator, text = Translator.load(max_length=64), "Mittwoch, 3. Mai 2023"
+    translator, text = Translator.from_preset("dates", max_length=64), "Mittwoch, 3. Mai 2023"
     print(f"{text} → {plots.translation_map(translator, text, folder / 'dates.png', mean=True)}")
 
     pairs = [pair for pair in tasks.dates(options.dates, "test", locales=["de"]) if GERMAN.search(pair[0])]

@@ -152,7 +152,7 @@ def test_a_queue_must_hold_a_request():
 def test_every_format_can_be_served(form, tmp_path):
     model = {"keras": ROOT / "keras_tfm/shipped/dates", "saved_model": FOLDER}.get(form, tmp_path / "model")
     if not model.exists():
-        keras_tfm.Translator.load(max_length=64).export(model, format=form)
+        keras_tfm.Translator.from_preset("dates", max_length=64).export(model, format=form)
     flags = ["--num_beams=2", "--max_length=64"] if form == "keras" else []
     with served(tmp_path / "log", *flags, model=model) as server:
         assert server.post(TEXTS) == (200, DATES)
