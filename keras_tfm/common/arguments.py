@@ -54,7 +54,7 @@ OTHER_NAMES = {
     **{"key_dim": "head_dim", "num_query_heads": "num_heads", "num_key_value_heads": "num_kv_heads"},
     **{"intermediate_dim": "ff_dim", "normalize_first": "norm_first", "layer_norm_epsilon": "norm_epsilon"},
     **dict.fromkeys(("d_model", "hidden_dim", "hidden_size", "embedding_dim"), "model_dim"),
-    **{"vocabulary_size": "vocab_size", "use_causal_mask": "causal", "num_beam": "num_beams"},
+    **{"vocabulary_size": "vocab_size", "use_causal_mask": "causal"},
     **dict.fromkeys(("query", "decoder_sequence"), "inputs"),
     **dict.fromkeys(("value", "key", "encoder_sequence"), "memory"),
     **dict.fromkeys(("padding_mask", "query_mask", "decoder_padding_mask"), "mask"),

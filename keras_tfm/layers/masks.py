@@ -192,15 +192,14 @@ class MaskedLayer(Layer):
                 f"Received: return_attention_scores={kwargs['return_attention_scores']}"
             )
         _, first, *names = signature.parameters
-        takes = f"{type(self).__name__} takes {', '.join([first, *names])}"
-        anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
         unknown = [name for name in kwargs if name not in (first, *names, "training", "mask")]
-        if unknown and not anything:
-            raise TypeError(f"{takes}. Received: {unknown[0]}{closest(unknown[0], names)}")
+        if unknown and not any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values()):
+            hint = closest(unknown[0], names)
+            raise TypeError(f"{type(self).__name__} takes {', '.join([first, *names])}. Received: {unknown[0]}{hint}")
         try:
             given = signature.bind_partial(self, *args).arguments
         except TypeError as error:
-            raise TypeError(f"{takes}: {error}") from None
+            raise TypeError(f"{type(self).__name__} takes {', '.join([first, *names])}: {error}") from None
         del given["self"]
         return self._merged(first, **given, **kwargs)
 

@@ -68,5 +68,5 @@ def encode_pairs(source_tokenizer, sources, target_tokenizer, targets, max_lengt
     """The ids of two lists of strings, one target for each source; truncation is reported to the caller's caller."""
     sources, targets = strings(sources, "sources"), strings(targets, "targets")
     check("targets", len(targets), len(targets) == len(sources), f"one for each of {len(sources)} sources")
-    sides = (source_tokenizer, sources), (target_tokenizer, targets)
-    return [encode_truncated(tokenizer, texts, max_length - 1, stacklevel=5) for tokenizer, texts in sides]
+    source_ids = encode_truncated(source_tokenizer, sources, max_length - 1, stacklevel=4)
+    return source_ids, encode_truncated(target_tokenizer, targets, max_length - 1, stacklevel=4)
