@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
 
-.PHONY: demo docs docs-serve playground lectures bench test test-tensorflow test-jax test-slow test-hours check format clean \
+.PHONY: demo docs docs-serve playground lectures notebooks bench test test-tensorflow test-jax test-slow test-hours check format clean \
 	test-slow-tensorflow test-slow-jax test-bare-torch test-bare-jax
 .DELETE_ON_ERROR:
 
@@ -22,19 +22,23 @@ docs: .venv/installed-docs
 docs-serve: .venv/installed-docs
 	$(BIN)/mkdocs serve --livereload
 
-# The date translator as a page. MkDocs empties the folder of the site, so this comes after it.
+# The translator of software texts as a page. MkDocs empties the folder of the site, so this comes after it.
 playground: .venv/installed-docs node_modules/.package-lock.json
-	$(BIN)/keras-tfm export keras_tfm/shipped/dates --format web --max_length 64 --title "Dates in ten languages" \
-		--texts examples/dates.txt --out site/playground
+	$(BIN)/keras-tfm export saved_models/software/keras --format web --max_length 64 --title "Software texts" \
+		--target_language de --texts examples/software.txt --explain --out site/playground
 
-# LiteRT.js, which pages run.
+# LiteRT.js and D3, which pages run, and what drives Firefox in tests.
 node_modules/.package-lock.json: package.json
 	npm install --no-package-lock --no-audit --no-fund --loglevel=error
 	touch $@
 
-# The claims of the lecture notes, measured; the same command resumes. `make lectures ARGS="03_scaling --again"` runs one.
+# The claims of the lecture notes, measured; the same command resumes. `make lectures ARGS="06_scaling --again"` runs one.
 lectures: .venv/installed-lectures
 	KERAS_BACKEND=jax $(BIN)/python examples/lectures/run.py $(ARGS)
+
+# The pages of the lectures as Jupyter notebooks; the site has them for download, too.
+notebooks:
+	$(PYTHON) docs/notebooks.py notebooks
 
 # Side by side with peers, in about half an hour. `make bench DATA=… MODEL=… ARGS="--only decoding"` runs one.
 bench: .venv/installed-bench

@@ -131,15 +131,15 @@ def training_cost(options, name, model, tokenizers):
     Operations: 6 for each weight of a matrix and each token that it multiplies, forwards and backwards.
     """
     from keras_tfm.artifacts import Run
-    from keras_tfm.data import ParallelFiles
-    from keras_tfm.training import Recipe, trainer
+    from keras_tfm.data import ParallelFiles, PreparedPairs
+    from keras_tfm.training import Recipe, encoding, trainer
 
     config = Run(run_folder(options, name, options.seeds[0])).read_config()
     chosen = {key: config[key] for key in ("batch_tokens", "num_shapes", "steps", "steps_per_epoch")}
     recipe = Recipe(**config["options"] | chosen)
     with tempfile.TemporaryDirectory() as folder:
-        pairs = ParallelFiles(*texts(options, "train"))
-        encoded, _ = trainer.encode(Run(folder), pairs, None, tokenizers, recipe)
+        pairs = PreparedPairs(ParallelFiles(*texts(options, "train")))
+        encoded, _ = encoding.encode(Run(folder), pairs, None, tokenizers, recipe)
         copies = 2 if recipe.r_drop else 1
         batches = trainer.make_batches(encoded, recipe, copies=copies)
         passes, per_step = recipe.steps / len(batches), batches.mean_tokens()

@@ -1,6 +1,7 @@
 from keras_tfm import artifacts as artifacts
 from keras_tfm import data as data
 from keras_tfm import decoding as decoding
+from keras_tfm import documents as documents
 from keras_tfm import export as export
 from keras_tfm import layers as layers
 from keras_tfm import models as models
@@ -15,6 +16,7 @@ from keras_tfm.models import encoder_classifier as encoder_classifier
 from keras_tfm.models import transformer as transformer
 from keras_tfm.models.loading import load_model as load_model
 from keras_tfm.options import Recipe as Recipe
+from keras_tfm.runtimes.compilation_cache import cache_compilations as cache_compilations
 from keras_tfm.runtimes.devices import distributed as distributed
 from keras_tfm.runtimes.devices import join_processes as join_processes
 from keras_tfm.training import train as train

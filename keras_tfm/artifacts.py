@@ -60,7 +60,7 @@ class Run:
         return [(int(path.stem), path) for path in sorted(self.checkpoints.glob("[0-9]*.npz"))]
 
     def train_data(self, number: int) -> pathlib.Path:
-        """The folder of the texts to train on; several with subword sampling."""
+        """The folder of the encoded training texts; several with subword sampling."""
         return self.data / f"train-{number}"
 
     def tokenizers(self, separate: bool) -> list[pathlib.Path]:
@@ -149,6 +149,7 @@ class Format(NamedTuple):
     own: tuple = ()  # its other files
     max_length: int = 128  # of sources, by default
     n_best: bool = False  # whether it returns several hypotheses
+    jit_compile: bool = False  # whether it can hold searches for XLA
     tokenizers: bool = True  # whether they are in files of their own
     needs_tensorflow: bool = True  # whether TensorFlow writes it
     page: bool = False  # whether it is a web page, with a title, examples and a runtime
@@ -156,9 +157,10 @@ class Format(NamedTuple):
 
 _CTRANSLATE2 = ("float32", "float16", "int16", "int8", "int8_float16")
 _HUGGING_FACE = ("config", "generation_config", "tokenizer_config", "vocab", "target_vocab")
-MOST_TOKENS = 2**16  # largest `max_length` of an export, from a caller or a manifest
+MAX_TOKENS = 2**16  # largest `max_length` of an export, from a caller or a manifest
 ENCODER = "encoder.onnx"
-PAGE = "index.html", "page.css", "page.js", "map.js", "worker.js", "tokenizer.js"  # of the web format
+PAGE = "index.html", "page.css", "page.js", "map.js", "worker.js", "tokenizer.js", "protected.js"  # of the web format
+EXPLAIN = "explain.html", "explain.tflite", "explain"  # of a web format with a page that explains the model
 FORMATS = {
     "saved_model": Format(
         "saved_model.pb",
@@ -167,6 +169,7 @@ FORMATS = {
         ("tensorflow", "tensorflow_text"),
         own=("variables", "assets", "fingerprint.pb"),
         n_best=True,
+        jit_compile=True,
         tokenizers=False,
     ),
     "litert": Format(
@@ -183,7 +186,7 @@ FORMATS = {
         ("ctranslate2",),
         precisions=_CTRANSLATE2,
         own=("config.json", *(f"{side}_vocabulary.json" for side in ("source", "target", "shared"))),
-        max_length=MOST_TOKENS,
+        max_length=MAX_TOKENS,
         needs_tensorflow=False,
     ),
     "onnx": Format(
@@ -200,7 +203,7 @@ FORMATS = {
         "keras_tfm.export.runners.WebTranslator",
         ("ai_edge_litert",),
         precisions=("int8", "float16", "float32"),  # int8 first, since visitors download it
-        own=(*PAGE, "runtime"),
+        own=(*PAGE, *EXPLAIN, "runtime"),
         n_best=True,
         page=True,
     ),
@@ -269,6 +272,7 @@ def new_export(folder):
 # ── describing a folder ──
 
 SIZES = ["num_layers", "num_decoder_layers", "model_dim", "units", "num_heads", "ff_dim", "cell", "attention"]
+OPTIONAL_SETTINGS = "languages", "target_language", "placeholders"  # which few models have
 SIZES += ["kernel_size", "dilations", "positions", "norm_first", "dtype"]
 
 
@@ -286,9 +290,7 @@ def describe(folder: str | os.PathLike[str]) -> list[tuple[str, Any]]:
     format, models = format_of(folder), models_of(folder)
     size = f"{sum(path.stat().st_size for path in folder.rglob('*') if path.is_file()) / 2**20:.1f} MB"
     if format is not None:
-        settings = read_manifest(folder).items()
-        shown = [(name, value) for name, value in settings if name not in ("format", "tokenizers")]
-        return [("kind", f"export, {format}"), *shown, ("size", size)]
+        return [("kind", f"export, {format}"), *_describe_export(folder), ("size", size)]
     run = Run(folder)
     if run.config.exists():
         with files.reading(run.config):
@@ -305,6 +307,17 @@ def describe(folder: str | os.PathLike[str]) -> list[tuple[str, Any]]:
             ]
     more = "; only the state of a `TrainingRun`" if run.state.exists() else ""
     raise FileNotFoundError(f"{folder}: contains no run, no saved translator and no export{more}")
+
+
+def _describe_export(folder):
+    settings = read_manifest(folder)
+    left_out = {"format", "tokenizers", "expressions", "characters", "explain"} | {
+        name for name in OPTIONAL_SETTINGS if not settings.get(name)
+    }
+    left_out |= {"copied_tokens"} if settings.get("placeholders") else set()  # which are these
+    for name, value in settings.items():
+        if name not in left_out:
+            yield name, ", ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _describe_run(run):
@@ -334,7 +347,7 @@ def _describe_model(path):
     import h5py
 
     config, sizes = _config(path), {}
-    with files.archive_of(path) as archive, archive.open("model.weights.h5") as file, h5py.File(file) as weights:
+    with files.open_archive(path) as archive, archive.open("model.weights.h5") as file, h5py.File(file) as weights:
         weights.visititems(lambda name, item: sizes.update({name: getattr(item, "size", 0)}))  # groups have no size
     yield "model", _architecture(config)
     yield "parameters", f"{sum(size for name, size in sizes.items() if 'seed_generator' not in name):,}"
@@ -344,7 +357,7 @@ def _describe_model(path):
 
 def _config(path):
     files.check_zip(path)
-    with files.archive_of(path) as archive:
+    with files.open_archive(path) as archive:
         return {"metadata": {}, **json.loads(archive.read("config.json"))["config"]}
 
 
@@ -364,3 +377,6 @@ def _describe_tokenizers(folder):
     for path in sorted(folder.glob("*tokenizer")):
         tokenizer = text.load_tokenizer(path)
         yield path.name.replace("_", " "), f"{type(tokenizer).__name__}, {tokenizer.vocab_size:,} tokens"
+        if not path.name.startswith("target"):
+            known = {"languages": ", ".join(tokenizer.languages), "placeholders": len(tokenizer.slots)}
+            yield from ((name, value) for name, value in known.items() if value)

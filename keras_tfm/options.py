@@ -9,15 +9,16 @@ import math
 import typing
 
 from keras_tfm.common import source
-from keras_tfm.common.arguments import check, closest, one_of, positive, positive_number, rate
+from keras_tfm.common.arguments import check, did_you_mean, one_of, positive, positive_number, rate
 from keras_tfm.sizes import MODELS, SIZES
+from keras_tfm.text.masking import MAX_SLOTS
 from keras_tfm.text.subwords import KINDS
 
 PRE_TRANSFORMER_DEFAULTS = {"clipnorm": 1.0, "dropout": 0.2}  # for models older than the Transformer
 # Options that may differ when a run is resumed: how long and how fast it trains, and what it reports.
 CHANGEABLE = {"steps", "passes", "patience", "average", "learning_rate", "warmup_steps", "clipnorm", "save_minutes"}
 CHANGEABLE |= {"bleu", "verbose", "devices", "model_parallel"}
-TOKENIZER_OPTIONS = ("vocab_size", "separate")
+TOKENIZER_OPTIONS = ("vocab_size", "separate", "placeholders")
 KEPT = {"dropout", "attention_dropout", "max_length"}  # options of the model that `start_from` does not decide
 
 
@@ -40,6 +41,14 @@ class Words:
 
 def from_0(name, value):
     return check(name, value, type(value) is int and value >= 0, "an integer of at least 0")
+
+
+def from_1(name, value):
+    return check(name, value, type(value) in (int, float) and 1 <= value < math.inf, "a number of at least 1")
+
+
+def slot_count(name, value):
+    return check(name, value, type(value) is int and 0 <= value <= MAX_SLOTS, f"an integer from 0 to {MAX_SLOTS}")
 
 
 def device_count(name, value):
@@ -82,6 +91,14 @@ class DataOptions:
     vocab_size: int | None = _unset("maximum size of a vocabulary (default: depends on the corpus, 8,000 to 32,000)")
     separate: bool = _option(False, "learn a vocabulary for each side instead of one for both")
     sampling: float = _option(0.0, "subword sampling: share of BPE merges left out", rate)
+    placeholders: int | None = _unset(
+        "number of placeholders, tags and addresses in a text that translations keep unchanged; 0: none (default: 16, "
+        "if one in a hundred texts has some)",
+        slot_count,
+    )
+    language_temperature: float = _option(
+        1.0, "sample languages by their number of pairs to the power of 1/temperature: 5 repeats rare ones", from_1
+    )
     samples: int = _option(10, "with subword sampling, number of differently split copies of the corpus")
     batch_tokens: int | None = _unset("maximum tokens per batch and side, with padding (default: by the corpus)")
     num_shapes: int | None = _unset("maximum number of batch shapes; each is compiled (default: by the machine)")
@@ -115,16 +132,18 @@ class ModelOptions:
     attention_dropout: float | None = _unset("dropout rate of attention weights", rate)
     positions: str | None = _unset("position scheme", Words("layers.positions.ENCODINGS", "layers.positions.SCHEMES"))
     positions_in: str | None = _unset("where absolute positions enter", Words("layers.stacks.PLACES"))
-    positions_combine: str | None = _unset("how they join the features", Words("layers.positions.COMBINATIONS"))
+    positions_combine: str | None = _unset(
+        "how absolute positions join features", Words("layers.positions.COMBINATIONS")
+    )
     max_wavelength: float | None = _unset("longest wavelength of sinusoidal and rotary positions", positive_number)
     max_length: int = _option(512, "maximum tokens per text, including the end token; longer pairs are left out")
     norm: str | None = _unset("kind of normalization", Words("layers.blocks.NORMS"))
-    norm_epsilon: float | None = _unset("what the norms add to the variance", positive_number)
+    norm_epsilon: float | None = _unset("epsilon of the norms", positive_number)
     norm_first: bool | None = _unset("normalize before each sublayer, not after it: pre-norm; in all recipes but paper")
     activation: str | None = _unset(f"feed-forward activation: {_GATES} or Keras'")
-    score: str | None = _unset("how queries and keys are compared", Words("layers.scores.SCORES"))
+    score: str | None = _unset("attention score: how queries and keys are compared", Words("layers.scores.SCORES"))
     heads: str | None = _unset("what each head sees", Words("layers.attention.HEADS"))
-    mixing: str | None = _unset("the weighted mean of the values, or only the best one", Words("layers.scores.MIXINGS"))
+    mixing: str | None = _unset("weighted mean of the values, or only the best one", Words("layers.scores.MIXINGS"))
     window: int | None = _unset("window size of self-attention, in tokens")
     use_bias: bool | None = _unset("use biases in dense layers")
     kernel_initializer: str | None = _unset("Keras initializer of kernels")
@@ -154,8 +173,10 @@ class TrainingOptions:
     label_smoothing: float = _option(0.1, "share of the probability that is spread over the vocabulary", rate)
     r_drop: float = _option(0.0, "weight of R-Drop, which doubles the work of a step")
     clipnorm: float | None = _unset("clip gradients to this norm (default: none)", positive_number)
-    accumulate: int = _option(1, "number of batches per update")
-    ema: float | None = _unset("use a moving average of the weights, with this momentum, as the result", rate)
+    accumulate: int = _option(1, "gradient accumulation: number of batches per update")
+    ema: float | None = _unset(
+        "use an exponential moving average of the weights, with this momentum, as the result", rate
+    )
     average: int = _option(1, "average this many of the last checkpoints for the result")
     patience: int | None = _unset("stop after this many epochs without a better validation loss")
     bleu: int | None = _unset("translate this many validation texts after each epoch, and log BLEU and chrF")
@@ -223,10 +244,12 @@ def description(field):
     >>> description(next(field for field in dataclasses.fields(Recipe) if field.name == "cell"))
     'rnn, rnn_attention, gnmt: kind of recurrent layer (default: lstm)'
     """
-    having = {name: _word(model.options[field.name]) for name, model in MODELS.items() if field.name in model.options}
+    having = {
+        name: default_text(model.options[field.name]) for name, model in MODELS.items() if field.name in model.options
+    }
     defaults = {} if field.name in SIZES["tiny"] else having
     if field.default is not None or not having:
-        defaults = {"": _word(field.default)}
+        defaults = {"": default_text(field.default)}
     first, *others = dict.fromkeys(defaults.values()) or ["None"]
     others = [f"{word} for {', '.join(name for name in defaults if defaults[name] == word)}" for word in others]
     only = f"{', '.join(having)}: " if having and Recipe.model not in having else ""
@@ -234,7 +257,8 @@ def description(field):
     return f"{only}{field.metadata['help']}{default}"
 
 
-def _word(default):
+def default_text(default):
+    """A default as help texts show it."""
     return {"True": "yes", "False": "no"}.get(str(default), str(default))
 
 
@@ -285,7 +309,7 @@ def resolve(recipe: str | Recipe, **changes: typing.Any) -> Recipe:
     recipe = recipe if isinstance(recipe, Recipe) else RECIPES[one_of("recipe", recipe, RECIPES)]
     names = [field.name for field in dataclasses.fields(Recipe)]
     for name in changes:
-        check(name, changes[name], name in names, f"an option of a recipe{closest(name, names)}")
+        check(name, changes[name], name in names, f"an option of a recipe{did_you_mean(name, names)}")
     model = one_of("model", changes.get("model", recipe.model), MODELS)
     if model != recipe.model:
         absent = {*MODELS[recipe.model].options} - {*MODELS[model].options, "max_length"}

@@ -27,10 +27,11 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_tfm import decoding
 from keras_tfm.common.arguments import UserError
 from keras_tfm.data import encode_pairs
 from keras_tfm.models import transformer
-from keras_tfm.text import ByteTokenizer, train_tokenizer
+from keras_tfm.text import UNKNOWN, ByteTokenizer, train_tokenizer
 from keras_tfm.translator import Translator
 
 BACKEND = keras.backend.backend()
@@ -43,6 +44,8 @@ TOLERANCE = {"float32": 1e-5, "mixed_bfloat16": 5e-2, "mixed_float16": 6e-3}
 once = pytest.mark.skipif(BACKEND != "tensorflow", reason="the same on each backend: runs beside TensorFlow's tests")
 SLOW_OFF_TENSORFLOW = [] if BACKEND == "tensorflow" else [pytest.mark.slow]  # quick on TensorFlow only
 SLOW_OFF_JAX = [] if BACKEND == "jax" else [pytest.mark.slow]  # trains; TensorFlow traces for longer than it trains
+# Tests that `make test` runs on JAX, since TensorFlow traces for much longer.
+slow_on_tensorflow = pytest.mark.slow if BACKEND == "tensorflow" else lambda test: test
 IN_TENSORFLOW = pytest.mark.skipif(BACKEND != "tensorflow", reason="graphs are exported by the TensorFlow backend")
 TRACED = pytest.mark.skipif(BACKEND == "torch", reason="PyTorch runs eagerly here, and so knows every value")
 
@@ -126,10 +129,11 @@ def parametrize_all(names, *choices, group=False, strength=1):
     """Parametrizes with combinations of some choices.
 
     `make test` runs a few in which every `strength` choices meet: by default each choice. `make test-slow` runs those
-    in which one choice more meets, so every pair. A choice may be a dict, whose keys are then the ids. With `group`,
-    tests of the same combination share a worker.
+    in which one choice more meets, so every pair, on TensorFlow. A choice may be a dict, whose keys are then the ids.
+    With `group`, tests of the same combination share a worker.
     """
-    cases, quick, slow = [], covering(strength, *choices), covering(strength + 1, *choices)
+    cases, quick = [], covering(strength, *choices)
+    slow = covering(strength + 1, *choices) if BACKEND == "tensorflow" else []
     for values in dict.fromkeys(quick + slow):
         name = "-".join(map(str, values))
         marks = [] if values in quick else [pytest.mark.slow]
@@ -194,8 +198,8 @@ def gradients(function, *arrays):
 
         tensors = [x.detach().requires_grad_() for x in tensors]
         total = ops.sum(ops.cast(function(*tensors), "float32"))
-        found = torch.autograd.grad(total, tensors, allow_unused=True)
-        return [np.zeros(x.shape) if g is None else array(g) for x, g in zip(tensors, found, strict=True)]
+        slopes = torch.autograd.grad(total, tensors, allow_unused=True)
+        return [np.zeros(x.shape) if g is None else array(g) for x, g in zip(tensors, slopes, strict=True)]
     import tensorflow as tf
 
     with tf.GradientTape() as tape:
@@ -256,18 +260,18 @@ def largest_tensor(function, x):
     if BACKEND == "torch":
         from torch.utils._python_dispatch import TorchDispatchMode
 
-        found = []
+        counts = []
 
         class Sizes(TorchDispatchMode):
             def __torch_dispatch__(self, function, types, args=(), kwargs=None):
                 outputs = function(*args, **(kwargs or {}))
                 several = outputs if isinstance(outputs, (tuple, list)) else [outputs]
-                found.extend(x.numel() for x in several if hasattr(x, "numel"))
+                counts.extend(x.numel() for x in several if hasattr(x, "numel"))
                 return outputs
 
         with Sizes():
             function(x)
-        return max(found)
+        return max(counts)
     import tensorflow as tf
 
     graph = tf.function(function).get_concrete_function(tf.TensorSpec(x.shape, x.dtype)).graph
@@ -291,12 +295,21 @@ def texts_of(pairs):
     return [tuple(BYTES.decode(side[n] for side in (pairs.sources, pairs.targets))) for n in range(len(pairs))]
 
 
-def small_translator(kind, sizes=None, **options):
+def small_translator(kind, sizes=None, symbols=(), **options):
     """An untrained translator with a tokenizer of a kind, "bytes" or "bpe"."""
-    tokenizer = BYTES if kind == "bytes" else train_tokenizer(TEXTS * 20, kind, 300)
+    tokenizer = BYTES if kind == "bytes" else train_tokenizer(TEXTS * 20, kind, 300 + len(symbols), symbols)
     model = spread(transformer(tokenizer.vocab_size, **(SIZES | (sizes or {}))), 0.2)
     made = Translator(model, tokenizer, max_length=64, **options)
     made.widths = [16, 64] if kind == "bytes" else [64]  # fewer programs
+    return made
+
+
+def several_translator(**options):
+    """An untrained translator into de and fr, which keeps up to three placeholders and otherwise writes letters."""
+    symbols = [">>de<<", ">>fr<<", "⟦1⟧", "⟦2⟧", "⟦3⟧"]
+    made = small_translator("bpe", symbols=symbols, **{"no_repeat_ngram_size": 2, "num_beams": 2, **options})
+    others = [number for number, name in enumerate(made.target_tokenizer.names(), 4) if name.startswith(("<", ">>"))]
+    made.sampler = decoding.with_options(made.sampler, suppress_tokens=(UNKNOWN, *others))
     return made
 
 

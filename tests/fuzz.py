@@ -46,8 +46,8 @@ READERS = {
 def leaves(value, path=()):
     """Paths of all values in JSON that hold no others."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    found = [leaf for key, part in inner for leaf in leaves(part, (*path, key))]
-    return found or [path]
+    actual = [leaf for key, part in inner for leaf in leaves(part, (*path, key))]
+    return actual or [path]
 
 
 def replaced(value, path, new):
@@ -73,9 +73,9 @@ def change_json(path, change):
 
 def other_value(path, rng):
     def change(content):
-        found = leaves(content)
+        actual = leaves(content)
         values = NUMBERS if rng.random() < 0.7 else OTHERS
-        return replaced(content, found[rng.integers(len(found))], values[rng.integers(len(values))])
+        return replaced(content, actual[rng.integers(len(actual))], values[rng.integers(len(values))])
 
     if path.suffix in (".json", ".keras"):
         change_json(path, change)
@@ -249,8 +249,8 @@ def main(folder, first, last):
     base = pathlib.Path(folder)
     for kind, readers in READERS.items():
         without_checksums(base / kind)
-        found = measured(fresh(base, kind), readers)  # which imports and warms up whatever there is
-        assert not found["errors"], (kind, found)
+        actual = measured(fresh(base, kind), readers)  # which imports and warms up whatever there is
+        assert not actual["errors"], (kind, actual)
     cases = [(name, kind, file, change) for name, (kind, file, change) in NAMED.items()]
     for number in range(int(first), int(last)):
         kind, file, way, rng = random_case(number, base)

@@ -1,5 +1,5 @@
 import pytest
-from conftest import BYTES, SIZES, once
+from conftest import BYTES, SIZES, once, several_translator
 
 from keras_tfm.artifacts import describe
 from keras_tfm.common.files import DamagedFile
@@ -19,6 +19,14 @@ def test_a_saved_translator(tmp_path):
         assert setting in said["settings"]
     Translator([model, model], BYTES).save(tmp_path / "two")
     assert dict(describe(tmp_path / "two"))["kind"] == "saved translator of 2 models"
+
+
+def test_languages_and_placeholders_are_described_if_there_are_any(tmp_path):
+    several_translator(target_language="de").save(tmp_path / "several")
+    said = dict(describe(tmp_path / "several"))
+    assert (said["languages"], said["placeholders"]) == ("de, fr", 3) and "target_language de" in said["settings"]
+    Translator(transformer(BYTES.vocab_size, **SIZES), BYTES).save(tmp_path / "one")
+    assert not {"languages", "placeholders"} & {*dict(describe(tmp_path / "one"))}
 
 
 def test_a_damaged_one_is_named(tmp_path):

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 
 import keras
 import pytest
@@ -15,7 +16,7 @@ from conftest import eagerly, once
 from test_imports import imported, modules
 
 import keras_tfm
-from keras_tfm import artifacts, serving
+from keras_tfm import artifacts, documents, serving
 from keras_tfm.cli import flags
 from keras_tfm.layers import SCORES
 from keras_tfm.layers.positions import SCHEMES
@@ -24,7 +25,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text()
-    for path in [ROOT / "README.md", ROOT / "saved_models/README.md", *sorted(DOCS.rglob("*.md"))]
+    for path in [ROOT / "README.md", *sorted((ROOT / "saved_models").rglob("README.md")), *sorted(DOCS.rglob("*.md"))]
 }
 QUICK = {"README.md", "docs/features.md", "docs/guides/layers.md"}  # `make test-slow` runs the others
 # The pages train on more texts and for longer than the tests do.
@@ -34,8 +35,8 @@ QUICKER['recipe="quick"'] = 'recipe="quick", steps=2, num_layers=1, num_shapes=1
 
 def code(page, *languages):
     """The code of a page in these languages; "" for blocks that name none."""
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    return "\n".join(block for language, block in blocks if language in languages)
+    blocks = re.findall(r"^( *)```(\w*)\n(.*?)^\1```", page, re.DOTALL | re.MULTILINE)
+    return "\n".join(textwrap.dedent(block) for _, language, block in blocks if language in languages)
 
 
 def code_pages():
@@ -94,22 +95,34 @@ def needed(arguments):
     """The packages that a command line needs."""
     if arguments["command"] == "export":
         format = artifacts.FORMATS[arguments["format"]]
-        return [*format.packages, *format.writing_packages]
+        return ["tensorflow", *format.packages, *format.writing_packages]
+    format = artifacts.format_of(ROOT / (arguments.get("model") or ""))
     needs = {"train": ["sentencepiece", "sacrebleu"], "import": ["safetensors", "yaml"], "plot": ["matplotlib"]}
-    return (needs | {"evaluate": ["sacrebleu"], "serve": serving.server.PACKAGES}).get(arguments["command"], [])
+    needs |= {"evaluate": ["sacrebleu"], "serve": serving.server.PACKAGES}
+    runs = artifacts.FORMATS[format].packages if format else ["tensorflow"]
+    return [*runs, *needs.get(arguments["command"], [])]
+
+
+def installed_for(page, line):
+    """The requirements of the extras that a page installs for a command: in the same block, else first of all."""
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    blocks = [block for _, block in re.findall(r"^```(\w*)\n(.*?)^```", page, re.DOTALL | re.MULTILINE)]
+    extras = [re.search(r"pip install '[^[]*\[(.*?)\]'", block) for block in blocks]
+    own = [found for found, block in zip(extras, blocks, strict=True) if found and line in block]
+    others = [found for found, block in zip(extras, blocks, strict=True) if found and "keras-tfm" not in block]
+    names = (own or others or list(filter(None, extras)))[0][1].split(",")
+    return "\n".join(settings["options.extras_require"][extra] for extra in names)
 
 
 @once
 @pytest.mark.parametrize("name", ["README.md", "docs/get-started.md", "docs/package.md", "docs/guides/opus-mt.md"])
-def test_the_first_install_line_of_a_page_covers_its_commands(name):
-    settings = configparser.ConfigParser()
-    settings.read(ROOT / "setup.cfg")
-    extras = re.search(r"pip install '[^[]*\[(.*?)\]'", PAGES[name])[1].split(",")
-    installed = "\n".join(settings["options.extras_require"][extra] for extra in extras)
+def test_the_install_line_of_a_page_covers_its_commands(name):
     for command in command_lines():
         (line,) = command.values
         if command.id.startswith(f"{name}: ") and "--help" not in line:
-            for package in ["tensorflow", *needed(flags.parse(shlex.split(line)[1:]))]:
+            installed = installed_for(PAGES[name], line)
+            for package in needed(flags.parse(shlex.split(line)[1:])):
                 assert f"{package.replace('_', '-')}>=" in installed, (line, package)
 
 
@@ -118,7 +131,7 @@ def test_no_page_translates_over_a_reference():
     """Someone who runs a page from top to bottom beside train.en, train.de, test.en and test.de loses nothing."""
     for name, page in PAGES.items():
         written = re.findall(r"keras-tfm translate \S+ \S+ --out (\S+)", page)
-        assert all(file.endswith(".hyp") for file in written), name
+        assert all(pathlib.Path(file).suffix in {".hyp", *documents.FORMATS} - {".txt"} for file in written), name
 
 
 @once
@@ -171,7 +184,9 @@ def site(tmp_path_factory):
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     (folder / "playground").mkdir()
-    (folder / "playground/index.html").touch()  # `make docs` adds it
+    (folder / "playground/index.html").touch()  # `make docs` adds both pages
+    parts = re.findall(r'<section id="\w+"', (ROOT / "keras_tfm/export/page/explain.html").read_text())
+    (folder / "playground/explain.html").write_text("".join(f"{part}></section>" for part in parts))
     return folder
 
 
@@ -337,18 +352,6 @@ def test_each_feature_names_tests_that_run():
             assert any(runs_on(names[name], names, backend) for backend in ("tensorflow", "jax")), (file, name)
             for module in modules_needed(names[name], names):
                 assert f"{module.partition('.')[0].replace('_', '-')}>=" in installed, (file, name, module)
-
-
-@once
-@pytest.mark.slow
-def test_the_picture_of_attention_is_that_of_the_shipped_model(tmp_path):
-    program = [sys.executable, DOCS / "attention_svg.py", tmp_path / "new.svg"]
-    assert subprocess.run(program, capture_output=True).returncode == 0
-    drawn, kept = (
-        [re.findall(r"[MC ](\d+)", line) for line in path.read_text().splitlines()]
-        for path in (tmp_path / "new.svg", DOCS / "attention.svg")
-    )
-    assert drawn == kept  # the same lines; their widths may differ by rounding
 
 
 @once

@@ -27,7 +27,7 @@ from keras_tfm.export import runners
 from keras_tfm.models import loading, transformer
 from keras_tfm.translator import Translator
 
-pytestmark = pytest.mark.xdist_group("hostile")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("hostile")]
 
 
 class Payload:
@@ -123,8 +123,8 @@ def test_how_a_model_was_compiled_does_not_matter(saved, sentinel, tmp_path):
         slip = {"../../sentinel": b"", str(sentinel): b"", "assets/../../../sentinel": b""}
         change = lambda config, compiled=compiled: {**config, "compile_config": compiled}  # noqa: E731
         rewritten(folder / "model.keras", change, slip)
-        found = Translator.load(folder).models[0].get_weights()
-        assert all(map(np.array_equal, found, expected)) and not sentinel.exists()
+        actual = Translator.load(folder).models[0].get_weights()
+        assert all(map(np.array_equal, actual, expected)) and not sentinel.exists()
 
 
 @once
@@ -188,12 +188,12 @@ def test_a_hostile_file_takes_neither_much_time_nor_memory(saved, texts, tmp_pat
     Translator.load(saved, num_beams=2, max_length=24).export(tmp_path / "export", "ctranslate2")
     program = [sys.executable, pathlib.Path(__file__).with_name("fuzz.py"), tmp_path, "0", "300"]
     run = subprocess.run(program, capture_output=True, text=True)
-    found = [json.loads(line) for line in run.stdout.splitlines()]
-    assert run.returncode == 0 and len(found) == len(fuzz.NAMED) + 300, run.stderr
-    slow = [case for case in found if case["seconds"] > 10 or case["megabytes"] > 200]
-    odd = [case for case in found for expected, _, said in case["errors"] if not expected or "\n" in said]
+    actual = [json.loads(line) for line in run.stdout.splitlines()]
+    assert run.returncode == 0 and len(actual) == len(fuzz.NAMED) + 300, run.stderr
+    slow = [case for case in actual if case["seconds"] > 10 or case["megabytes"] > 200]
+    odd = [case for case in actual for expected, _, said in case["errors"] if not expected or "\n" in said]
     assert not slow and not odd, (slow, odd)
-    assert all(case["errors"] for case in found[: len(fuzz.NAMED)]), found
+    assert all(case["errors"] for case in actual[: len(fuzz.NAMED)]), actual
 
 
 # ── foreign files ──
@@ -215,7 +215,7 @@ def command(texts, out):
 
 
 @once
-def test_links_that_wait_for_a_run_lead_nowhere(texts, tmp_path):
+def test_links_planted_in_a_run_are_not_followed(texts, tmp_path):
     """The files of a run, and their temporary folders, are links to files and folders of someone else."""
     run, foreign = tmp_path / "run", tmp_path / "foreign"
     foreign.mkdir()
@@ -238,7 +238,7 @@ def test_links_that_wait_for_a_run_lead_nowhere(texts, tmp_path):
 
 
 @once
-def test_links_that_wait_for_a_lock_or_translations_lead_nowhere(saved, texts, tmp_path, one_width, monkeypatch):
+def test_links_planted_for_a_lock_or_translations_are_not_followed(saved, texts, tmp_path, one_width, monkeypatch):
     foreign, run = tmp_path / "foreign", tmp_path / "run"
     foreign.write_text("of someone else")
     run.mkdir()
@@ -295,7 +295,7 @@ def weights(folder):
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="the same files are written on each backend; JAX starts quicker")
-def test_training_on_a_full_disk_goes_on_when_there_is_room(texts, disk, tmp_path):
+def test_training_on_a_full_disk_resumes_once_there_is_space(texts, disk, tmp_path):
     """The error names the file that does not fit, and nothing that was there before is lost."""
     place, leave = disk
     run, named = place / "run", []
@@ -303,7 +303,9 @@ def test_training_on_a_full_disk_goes_on_when_there_is_room(texts, disk, tmp_pat
     def full(kilobytes):
         leave(kilobytes * 1024)
         before = loading.saved_step(run)
-        message = r"keras-tfm: error: ([^\n]*): No space left on device; what was written before is intact: make room"
+        message = (
+            r"keras-tfm: error: ([^\n]*): No space left on device; what was written before is intact: free some space"
+        )
         with pytest.raises(SystemExit, match=message) as error:
             commands.run(command(texts, run))
         assert loading.saved_step(run) >= before
@@ -323,34 +325,34 @@ def test_training_on_a_full_disk_goes_on_when_there_is_room(texts, disk, tmp_pat
 
 
 @once
-def test_training_on_a_disk_that_must_not_be_written_is_one_line(texts, disk):
+def test_training_on_a_read_only_disk_is_an_error_of_one_line(texts, disk):
     (disk[0] / "run").mkdir()
     subprocess.run(["mount", "-o", "remount,ro", disk[0]], check=True)
     with pytest.raises(SystemExit, match=r"^keras-tfm: error: [^\n]*run/.lock: Read-only file system$"):
         commands.run(command(texts, disk[0] / "run"))
 
 
-SLOW = [pytest.param(form, marks=pytest.mark.slow) for form in ("litert", "onnx")]
+SLOW = [pytest.param(format, marks=pytest.mark.slow) for format in ("litert", "onnx")]
 
 
 @IN_TENSORFLOW
-@pytest.mark.parametrize("form", ["ctranslate2", "saved_model", *SLOW])
-def test_an_export_to_a_full_disk_leaves_the_earlier_one(form, saved, disk):
+@pytest.mark.parametrize("format", ["ctranslate2", "saved_model", *SLOW])
+def test_an_export_to_a_full_disk_leaves_the_earlier_one(format, saved, disk):
     place, leave = disk
     translator = Translator.load(saved, num_beams=1, max_length=24)
     translator.export(place / "out", "ctranslate2")
     before = runners.load(place / "out")(["a dog"])
     leave(40_000)
     with pytest.raises(OSError, match=f"No space left on device: '{place / 'out'}'"):
-        translator.export(place / "out", form)
+        translator.export(place / "out", format)
     assert runners.load(place / "out")(["a dog"]) == before
     assert sorted(path.name for path in place.iterdir()) == ["filler", "out"]
 
 
 @once
-def test_translations_to_a_full_disk_go_on_when_there_is_room(saved, disk, tmp_path, one_width, monkeypatch, capsys):
+def test_translating_to_a_full_disk_resumes_once_there_is_space(saved, disk, tmp_path, one_width, monkeypatch, capsys):
     place, leave = disk
-    monkeypatch.setattr(commands, "CHUNK", 64)
+    monkeypatch.setattr("keras_tfm.cli.translate.CHUNK", 64)
     (tmp_path / "in").write_text("".join(f"{number} dogs\n" for number in range(400)))
     argv = ["translate", str(saved), str(tmp_path / "in"), "--max_length", "32", "--num_beams", "1", "--out"]
     commands.run([*argv, str(tmp_path / "whole")])

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from conftest import BYTES, array, assert_close, normal, run
+from conftest import BYTES, array, assert_close, normal, run, slow_on_tensorflow
 from keras import ops
 
 import keras_tfm
@@ -44,7 +44,7 @@ def test_numbers_that_another_package_has_in_another_order_are_refused():
     assert (attention.num_heads, attention.head_dim, attention.num_kv_heads) == (8, 4, 2)
 
 
-def test_names_that_another_package_has_are_answered_with_ours():
+def test_errors_for_names_of_other_packages_suggest_ours():
     x, attention = normal(2, 5, 8), layers.MultiHeadAttention(2)
     for call, name, ours in (
         (lambda: layers.MultiHeadAttention(8, key_dim=4), "key_dim", "head_dim"),
@@ -148,9 +148,9 @@ def test_positions_are_applied_or_refused():
 def test_attention_scores_are_returned_as_by_keras():
     inputs = keras.Input((5, 8))
     y, scores = layers.MultiHeadSelfAttention(2)(inputs, return_attention_scores=True)
-    found = keras.Model(inputs, [y, scores]).predict(normal(3, 5, 8), verbose=0)
-    assert found[1].shape == (3, 2, 5, 5)
-    assert_close(found[1].sum(-1), np.ones((3, 2, 5)))
+    actual = keras.Model(inputs, [y, scores]).predict(normal(3, 5, 8), verbose=0)
+    assert actual[1].shape == (3, 2, 5, 5)
+    assert_close(actual[1].sum(-1), np.ones((3, 2, 5)))
 
 
 def test_training_is_an_argument_of_every_block():
@@ -166,6 +166,7 @@ def test_training_is_an_argument_of_every_block():
 # ── models ──
 
 
+@slow_on_tensorflow
 def test_any_loss_of_keras_leaves_padding_out(model):
     target = np.array([[1, 7, 8], [1, 9, 0]])
     labels = np.array([[7, 8, 2], [9, 2, 0]])
@@ -175,6 +176,7 @@ def test_any_loss_of_keras_leaves_padding_out(model):
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
+@slow_on_tensorflow
 def test_a_model_generates_with_any_sampler(model):
     greedy = model.generate(SOURCES, max_length=6)
     assert (
@@ -215,8 +217,8 @@ def test_what_a_model_cannot_generate_from_is_named(model):
 def test_a_language_model_continues_a_prompt():
     keras.utils.set_random_seed(0)
     lm, prompt = models.decoder_lm(20, **SIZES), np.array([[7, 8, 9]])
-    found = array(run(decoding.greedy, lm.prefill, lm.step, prompt, 5))
-    assert found[0, :3].tolist() == [7, 8, 9] and found.tolist() == lm.generate(prompt, max_length=5).tolist()
+    actual = array(run(decoding.greedy, lm.prefill, lm.step, prompt, 5))
+    assert actual[0, :3].tolist() == [7, 8, 9] and actual.tolist() == lm.generate(prompt, max_length=5).tolist()
 
 
 def test_a_step_of_the_wrong_shape_is_named():
@@ -255,6 +257,7 @@ def test_an_unknown_option_names_the_closest(tmp_path):
         keras_tfm.train([("a", "b")], tmp_path, num_layer=2)
 
 
+@slow_on_tensorflow
 def test_callbacks_work_in_fit(model, tmp_path):
     target, labels = np.array([[1, 7], [1, 9]], "int32"), np.array([[7, 2], [9, 2]], "int32")
     model.compile("adam", training.SmoothedCrossentropy())
@@ -271,6 +274,7 @@ def test_callbacks_work_in_fit(model, tmp_path):
 # ── translators and files ──
 
 
+@slow_on_tensorflow
 def test_a_string_is_a_string_and_a_list_a_list(translator):
     assert isinstance(translator("a"), str) and translator(["a", "b"])[0] == translator("a")
     assert translator("a", num_beams=1) == translator("a", sampler=Greedy())
@@ -278,7 +282,7 @@ def test_a_string_is_a_string_and_a_list_a_list(translator):
     assert len(translator.score(["a"], ["b"])) == 1 and "Beam(" in repr(translator)
 
 
-def test_folders_and_files_are_told_apart(tmp_path):
+def test_load_takes_a_folder_and_load_model_a_file(tmp_path):
     (tmp_path / "model.keras").write_bytes(b"")
     with pytest.raises(UserError, match="keras_tfm.load_model"):
         keras_tfm.load(tmp_path / "model.keras")
@@ -324,7 +328,7 @@ class OwnLetters(text.Tokenizer):
         return cls((folder / "letters.txt").read_text())
 
 
-def test_a_tokenizer_of_ones_own_is_saved(tmp_path):
+def test_a_custom_tokenizer_is_saved(tmp_path):
     letters = OwnLetters("abc")
     assert letters.tokenize("cab") == [6, 4, 5] and letters.detokenize([6, 4, 5]) == "cab"
     Translator(models.transformer(letters.vocab_size, **SIZES), letters, max_length=16).save(tmp_path / "saved")

@@ -1,7 +1,9 @@
-"""The translator of dates that comes with the package, and every form that it can be exported to."""
+"""The translators that come along: of software texts, and of dates in every format that it can be exported to."""
 
 import json
 import pathlib
+import random
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from conftest import IN_TENSORFLOW, once
 from test_runners import empty_runtime
 from test_to_saved_model import ask
 
+import keras_tfm
 from keras_tfm import artifacts, export, text
 from keras_tfm.cli import commands
 from keras_tfm.data import tasks
@@ -18,7 +21,8 @@ from keras_tfm.export import runners
 from keras_tfm.text import END
 from keras_tfm.translator import Translator
 
-DATES, KERAS = pathlib.Path(__file__).parent.parent / "saved_models/dates", artifacts.SHIPPED
+SAVED = pathlib.Path(__file__).parent.parent / "saved_models"
+DATES, SOFTWARE, KERAS = SAVED / "dates", SAVED / "software", artifacts.SHIPPED
 SOURCES, TARGETS = zip(*tasks.dates(1000, "test"), strict=True)
 
 # Runs a LiteRT file with NumPy and the runtime alone: lists of ids in, lists of ids out.
@@ -87,8 +91,8 @@ def by_ids(program, translator, texts, *arguments):
 
 
 def by_saved_model(folder, texts):
-    ((_, found),) = ask(folder, ("serving_default", [text.encode() for text in texts]))[0].values()
-    return found
+    ((_, actual),) = ask(folder, ("serving_default", [text.encode() for text in texts]))[0].values()
+    return actual
 
 
 def right(answers):
@@ -102,12 +106,12 @@ def test_it_reads_dates_that_it_has_never_seen():
 
 
 @once
-def test_what_is_shipped_is_small_and_right():
+def test_shipped_models_are_small_and_correct():
     """LiteRT in a process that cannot import this package; test_server.py does so for the SavedModel."""
-    for form in ("saved_model", "litert"):
-        size = sum(file.stat().st_size for file in (DATES / form).rglob("*") if file.is_file())
-        assert size < 2e6, (form, size)
-        assert runners.load(DATES / form)(SOURCES[:10]) == list(TARGETS[:10])  # the checksums are right, too
+    for format in ("saved_model", "litert"):
+        size = sum(file.stat().st_size for file in (DATES / format).rglob("*") if file.is_file())
+        assert size < 2e6, (format, size)
+        assert runners.load(DATES / format)(SOURCES[:10]) == list(TARGETS[:10])  # the checksums are right, too
     assert right(by_ids(RUN_LITERT, Translator.load(KERAS), SOURCES, DATES / "litert")) > 99.5
 
 
@@ -128,7 +132,7 @@ def test_a_foreign_tokenizer_beside_the_shipped_model_is_refused(tmp_path):
 
 
 @pytest.mark.usefixtures("one_width")
-def test_no_model_is_that_of_dates(tmp_path, monkeypatch, capsys):
+def test_without_a_model_the_date_translator_is_used(tmp_path, monkeypatch, capsys):
     (tmp_path / "dates").write_text("Mittwoch, 3. Mai 2023\n4 juillet 1999\n")
     with open(tmp_path / "dates") as file:
         monkeypatch.setattr(sys, "stdin", file)
@@ -139,20 +143,20 @@ def test_no_model_is_that_of_dates(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 @IN_TENSORFLOW
-def test_every_form_says_what_the_model_says(tmp_path):
+def test_every_shipped_format_equals_the_model(tmp_path):
     num_beams = 4
     translator, texts = Translator.load(KERAS, num_beams=num_beams, max_length=64), list(SOURCES[:100])
     expected = translator(texts)
     translator.export(tmp_path / "saved_model", "saved_model")
     assert by_saved_model(tmp_path / "saved_model", texts) == expected
-    found = {}
+    actual = {}
     for precision in export.FORMATS["litert"].precisions:
         translator.export(tmp_path / precision, "litert", precision)
         several = SOURCES if precision == "int8" else texts
-        found[precision] = by_ids(RUN_LITERT, translator, several, tmp_path / precision)
-    assert found["float32"] == expected
-    assert sum(map(str.__eq__, found["float16"], expected)) >= 99
-    assert abs(right(found["int8"]) - right(translator(SOURCES))) <= 0.3
+        actual[precision] = by_ids(RUN_LITERT, translator, several, tmp_path / precision)
+    assert actual["float32"] == expected
+    assert sum(map(str.__eq__, actual["float16"], expected)) >= 99
+    assert abs(right(actual["int8"]) - right(translator(SOURCES))) <= 0.3
     translator.export(tmp_path / "ctranslate2", "ctranslate2")
     names = runners.vocabulary(translator.source_tokenizer)
     rows = [[names[number] for number in row] for row in translator.source_tokenizer.encode(texts)]
@@ -162,5 +166,96 @@ def test_every_form_says_what_the_model_says(tmp_path):
     translator.export(tmp_path / "onnx", "onnx")
     assert by_ids(RUN_ONNX, translator, texts, tmp_path / "onnx", num_beams) == expected
     translator.export(tmp_path / "web", "web", "float32", runtime=empty_runtime(tmp_path / "node_modules"))
-    for form in [name for name, format in export.FORMATS.items() if format.runner]:
-        assert runners.load(tmp_path / ("float32" if form == "litert" else form))([*texts, " "]) == [*expected, ""]
+    for format in [name for name, format in export.FORMATS.items() if format.runner]:
+        assert runners.load(tmp_path / ("float32" if format == "litert" else format))([*texts, " "]) == [*expected, ""]
+
+
+# A word of each answer to "The file could not be saved."; machines may round int8 weights to other words around it.
+WORDS = {"de": "datei", "es": "archivo", "fr": "fichier", "it": "file", "ja": "ファイル", "nl": "bestand", "pl": "plik"}
+WORDS |= {"pt": "arquivo", "ru": "файл", "sv": "fil"}
+
+
+@pytest.fixture(scope="module")
+def software():
+    return keras_tfm.load(SOFTWARE)
+
+
+@once
+def test_software_texts_are_translated_into_ten_languages(software):
+    assert software.languages == sorted(WORDS)
+    answers = software(["The file could not be saved."] * 10, target_language=list(WORDS))
+    assert all(word in answer.lower() for word, answer in zip(WORDS.values(), answers, strict=True)), answers
+
+
+@once
+def test_software_texts_keep_what_must_not_be_translated(software):
+    rng = random.Random(1)
+    parts = ["%s", "%1$d", "{name}", "${x}", "$object$", "%PRODUCTNAME", "<b>", "https://example.org/a?b=c", "&amp;"]
+    texts = [f"Copy {rng.choice(parts)} to {rng.choice(parts)}: {rng.choice(parts)}?" for _ in range(60)]
+    languages = [rng.choice(software.languages) for _ in texts]
+    translations = software.translate_protected(texts, target_language=languages)
+    assert sum(not translation.problem for translation in translations) >= 55
+    for source, translation in zip(texts, translations, strict=True):
+        assert not text.compare_protected(source, translation.text)
+        assert not translation.problem or translation.text == source
+
+
+@once
+def test_software_texts_keep_white_space_signs_and_lines(software):
+    (alone,) = software(["Open file"], target_language="de")
+    texts = ["Open file\n", "\t Open file  ", "Open file\r\n\n\tOpen file", " "]
+    assert software(texts, target_language="de_DE") == [text.replace("Open file", alone) for text in texts]
+    assert all(sign in software(f"{sign} results", target_language="fr") for sign in ("μ", "∞", "🎉", "→"))
+    long = "The file could not be saved. " * 30  # more tokens than the model reads
+    assert software(long, target_language="sv").count("Filen") == 30
+    assert software([">>fr<<Open file"], target_language="de") != software([">>fr<<Open file"])  # the call decides
+
+
+@once
+def test_the_software_translator_fits_and_names_its_sources():
+    assert (SOFTWARE / "model.tflite").stat().st_size <= 16e6
+    _, *lines = (SOFTWARE / "sources.tsv").read_text().splitlines()
+    assert len(lines) > 400
+    for line in lines:
+        package, version, licences = line.split("\t")
+        assert (
+            package
+            and version
+            and re.search("MPL|LGPL|Apache|BSD|MIT|Expat|ISC|PostgreSQL|Zlib|CC0|public|wxWindows", licences, re.I)
+        ), line
+
+
+@once
+def test_a_catalogue_is_translated_and_gettext_accepts_it(tmp_path):
+    (tmp_path / "app.po").write_text(CATALOGUE)
+    arguments = ["translate", SOFTWARE, tmp_path / "app.po", "--target_language", "pl", "--out", tmp_path / "app.pl.po"]
+    subprocess.run([sys.executable, "-m", "keras_tfm", *map(str, arguments)], check=True, capture_output=True)
+    written = (tmp_path / "app.pl.po").read_text()
+    assert written.count("#, fuzzy") == 3 and "apisz" in written and "msgstr[2]" in written
+    if shutil.which("msgfmt") is None:
+        pytest.skip("msgfmt is not installed; the rest of this test ran")
+    check = ["msgfmt", "--check", "--use-fuzzy", "-o", str(tmp_path / "app.mo"), str(tmp_path / "app.pl.po")]
+    subprocess.run(check, check=True, capture_output=True)
+
+
+CATALOGUE = r"""
+msgid ""
+msgstr ""
+"Content-Type: text/plain; charset=UTF-8\n"
+"Language: pl\n"
+"Plural-Forms: nplurals=3; plural=(n==1 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2);\n"
+
+msgid "Save _As…"
+msgstr ""
+
+#, c-format
+msgid "%d file was copied to “%s”"
+msgid_plural "%d files were copied to “%s”"
+msgstr[0] ""
+msgstr[1] ""
+msgstr[2] ""
+
+#, c-format
+msgid "The file “%s” could not be opened."
+msgstr ""
+"""

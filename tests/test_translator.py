@@ -4,14 +4,14 @@ import warnings
 import keras
 import numpy as np
 import pytest
-from conftest import BYTES, TRACED, array, refused, run, spread
+from conftest import BYTES, TRACED, array, refused, run, several_translator, small_translator, spread
 
 from keras_tfm import ops
 from keras_tfm.common import files
 from keras_tfm.decoding import NEVER, Beam, Greedy
 from keras_tfm.models import transformer
 from keras_tfm.text import END, START, save_tokenizer, train_tokenizer
-from keras_tfm.translator import Translator
+from keras_tfm.translator import OWN_SETTINGS, Translator
 
 SIZES = {"num_layers": 1, "model_dim": 16, "num_heads": 2, "ff_dim": 32}
 TEXTS = ["a dog", "", "two dogs run over it", "a cat", "  ", "b", "the end, at last"]
@@ -77,7 +77,7 @@ def test_long_texts_are_translated_sentence_by_sentence(translator):
         assert translator(["一二三。四五六！七八"]) == ["".join(translator(["一二三。", "四五六！", "七八"]))]
 
 
-def test_a_warning_says_what_was_cut(translator):
+def test_truncation_is_reported_by_a_warning(translator):
     with pytest.warns(UserWarning, match="9977 of 10000 tokens were cut off: 'aaaa") as said:
         (cut,) = translator(["a" * 10_000])
     assert cut == translator(["a" * 23])[0] and said[0].filename == __file__  # the caller's line
@@ -91,9 +91,9 @@ def test_strange_texts_are_translated_to_strings(translator):
 
 def test_n_best_come_in_order_and_begin_with_the_best(translators):
     for num_beams, translator in translators.items():
-        found = translator.n_best(TEXTS, num_beams)
-        assert [hypotheses[0][0] for hypotheses in found] == translator(TEXTS)
-        for text, hypotheses in zip(TEXTS, found, strict=True):
+        actual = translator.n_best(TEXTS, num_beams)
+        assert [hypotheses[0][0] for hypotheses in actual] == translator(TEXTS)
+        for text, hypotheses in zip(TEXTS, actual, strict=True):
             scores = [score for _, score in hypotheses]
             assert scores == sorted(scores, reverse=True) and len(scores) == (num_beams if text.strip() else 1)
             assert (scores[0] < 0) == bool(text.strip())
@@ -130,6 +130,7 @@ def test_a_model_that_does_not_name_its_tokenizers_is_loaded_with_a_warning(tmp_
     Translator.load(tmp_path / "saved")  # without a warning
 
 
+@pytest.mark.slow
 @ONE_WIDTH
 def test_an_ensemble_translates_and_is_saved(tmp_path, translators):
     (model,), alone, other = translators[1].models, translators[1](TEXTS), random_model(1)
@@ -143,11 +144,19 @@ def test_an_ensemble_translates_and_is_saved(tmp_path, translators):
     assert same_models(Translator.load(tmp_path), together)
 
 
+def test_other_settings_leave_the_rest_as_it_was():
+    translator = small_translator("bpe", symbols=["⟦1⟧"], copied_tokens=[5])
+    translator.longest_target, translator.jit_compile = 5, False
+    other = translator.with_settings(num_beams=1)
+    assert (other.longest_target, other.jit_compile) == (5, False)
+    assert translator.sampler.copied_tokens == other.sampler.copied_tokens == (*translator.slots, 5) == (4, 5)
+
+
 def test_settings_are_saved_and_arguments_win(tmp_path, translators):
-    own = {"num_beams": 7, "batch_size": 3, "max_length": 64}
+    own = {"num_beams": 7, "batch_size": 3, "max_length": 64, "target_language": None}
     options = {"penalty": "gnmt", "length_penalty": 1.5, "early_stopping": False, "coverage_penalty": 0.1}
-    options |= {"min_length": 2, "no_repeat_ngram_size": 3, "suppress_tokens": [40, 41, 42]}
-    assert {*own, *options} == {field.name for field in dataclasses.fields(Beam)} | {"batch_size", "max_length"}
+    options |= {"min_length": 2, "no_repeat_ngram_size": 3, "suppress_tokens": [40, 41, 42], "copied_tokens": [43]}
+    assert {*own, *options} == {field.name for field in dataclasses.fields(Beam)} | {*OWN_SETTINGS}
     Translator(translators[1].models, BYTES, **own, **options | {"suppress_tokens": range(40, 43)}).save(tmp_path)
     loaded = Translator.load(tmp_path)
     assert (loaded.num_beams, loaded.batch_size, loaded.max_length) == (7, 3, 64)
@@ -194,8 +203,8 @@ def test_sampling_has_seeds(translators):
 def test_a_translation_begins_with_its_prefix(num_beams, translators):
     translator = translators[num_beams]
     free, prefixes = translator(["a dog", "b"]), ["", "x" * 20]
-    found = translator(["a dog", "b"], prefix=prefixes)
-    assert found[0] == free[0] and found[1].startswith("x" * 20) and len(found[1].encode()) > 20
+    actual = translator(["a dog", "b"], prefix=prefixes)
+    assert actual[0] == free[0] and actual[1].startswith("x" * 20) and len(actual[1].encode()) > 20
     two = translator(["a dog\na cat"], prefix="xy")[0].split("\n")
     assert two[0].startswith("xy") and two[1] == translator("a cat")
     with refused("prefix"):
@@ -220,7 +229,7 @@ def test_scores_are_the_log_probabilities_of_the_model(translators):
         translator.score(["a"], [])
 
 
-def test_a_translator_says_what_it_is(translators):
+def test_the_repr_of_a_translator_describes_it(translators):
     said = repr(translators[3])
     assert (
         "Transformer of" in said and "num_beams=3" in said and "max_length=24" in said and "ByteTokenizer(260)" in said
@@ -292,40 +301,72 @@ def test_models_in_mixed_precision_translate_alone_and_together(precision, trans
     assert translation and -100 < score < 0 and together(["a dog"])[0]
 
 
-def test_texts_are_cut_where_learned_positions_end():
+def test_texts_are_truncated_where_learned_positions_end():
     translator = Translator(random_model(positions="learned", max_length=12), BYTES, num_beams=1)
     with pytest.warns(UserWarning, match="19 of 30 tokens"):
         assert isinstance(translator(["a" * 30])[0], str)
 
 
+@pytest.mark.slow
 @TRACED
-def test_many_sentences_need_few_programs(monkeypatch, translators):
+def test_many_sentences_need_few_programs(monkeypatch):
     programs = []
     search = Translator.search
     monkeypatch.setattr(Translator, "search", lambda *args, **options: programs.append(1) or search(*args, **options))
-    translator = Translator(translators[1].models, BYTES, num_beams=1, max_length=24)
+    translator = Translator(random_model(), BYTES, num_beams=1, max_length=24)
     lengths = np.random.default_rng(0).integers(1, 23, 200)
     translator(["a" * length for length in lengths])
     assert len(programs) == 2  # one for each width, 16 and 24
 
 
+class Counting(Translator):
+    """Counts the programs that it makes; copies of it count together."""
+
+    jit_compile = False
+
+    def __init__(self, *arguments, **options):
+        self.traced = []
+        super().__init__(*arguments, **options)
+
+    def search(self, *arguments, **options):
+        self.traced.append(1)
+        return super().search(*arguments, **options)
+
+
 @TRACED
-def test_after_a_warm_up_no_call_compiles(monkeypatch):
-    monkeypatch.setattr(Translator, "jit_compile", False)
-
-    class Counting(Translator):
-        traced = 0
-
-        def search(self, *arguments, **options):
-            self.traced += 1
-            return super().search(*arguments, **options)
-
+@pytest.mark.slow
+def test_after_a_warm_up_no_call_compiles():
     translator = Counting(random_model(), BYTES, num_beams=1, batch_size=10, max_length=24)
     translator.warm_up()
-    assert translator.traced == 4  # two widths, two batch sizes
+    assert len(translator.traced) == 4  # two widths, two batch sizes
     translator(TEXTS)
     translator(["a", "a longer text"] * 9)
-    assert translator.traced == 4
+    assert len(translator.traced) == 4
+    made = several_translator()
+    translator = Counting(made.models, *made.tokenizers, sampler=made.sampler, batch_size=4, max_length=20)
+    translator.warm_up()
+    assert len(translator.traced) == 4  # two widths, for one and for several hypotheses
+    with pytest.warns(UserWarning, match="not translated"):
+        translator("{a} {b} {c} {d}", target_language="de")  # tries several, since there are only three slots
+    assert len(translator.traced) == 4
+
+
+@TRACED
+@pytest.mark.slow
+def test_translators_of_one_model_share_their_programs(one_width):
+    model = random_model()
+    first, second = (Counting(model, BYTES, num_beams=2, max_length=24) for _ in range(2))
+    answers = first(TEXTS)
+    first.longest_target = 3  # concerns only this one
+    assert second(TEXTS) == answers != first(TEXTS)
+    assert len(first.traced) == 2 and not second.traced
+    shorter = Counting(model, BYTES, num_beams=2, max_length=20)
+    with pytest.warns(UserWarning, match="tokens"):
+        shorter(TEXTS)
+    assert len(shorter.traced) == 1
+    model.quantize("int4")
+    third = Counting(model, BYTES, num_beams=2, max_length=24)
+    assert third(TEXTS) != answers and len(third.traced) == 1
 
 
 def test_a_stream_is_read_chunk_by_chunk(translator):

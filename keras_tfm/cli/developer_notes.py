@@ -18,7 +18,7 @@ NOTE = re.compile(
 def without_developer_notes():
     """Filters what C++ code writes to standard error from now on; Python's own output is not touched.
 
-    The filter is a separate process, so the last words of a process that crashes still come through.
+    The filter is a separate process, so what a crashing process writes last still comes through.
     """
     if sys.stderr is None:  # closed by whoever started this process
         return
@@ -34,7 +34,7 @@ def without_developer_notes():
                 if not NOTE.match(line):
                     os.write(real, line)
         finally:
-            os._exit(0)  # whatever happens: this process must not go on as a second command
+            os._exit(0)  # whatever happens: this process must not continue as a second command
     os.close(read)
     sys.stderr = os.fdopen(real, "w", buffering=1, encoding="utf-8", errors="backslashreplace")
     os.dup2(write, 2)

@@ -5,13 +5,14 @@ import dataclasses
 import pathlib
 
 import keras_tfm
+from keras_tfm import documents
 from keras_tfm.artifacts import FORMATS
 from keras_tfm.common import source
-from keras_tfm.common.arguments import UserError, closest
+from keras_tfm.common.arguments import UserError, did_you_mean
 from keras_tfm.common.extras import BACKENDS
 from keras_tfm.data.tasks import TASKS
 from keras_tfm.export.runners import MIN_AGREEMENT
-from keras_tfm.options import GROUPS, RECIPES, Recipe, Words, description, differences, kind, resolve
+from keras_tfm.options import GROUPS, RECIPES, Recipe, Words, default_text, description, differences, kind, resolve
 from keras_tfm.serving import Settings
 
 
@@ -23,7 +24,7 @@ def positive(text):
     return number
 
 
-def share(text):
+def fraction(text):
     """A number from 0 to 1."""
     number = float(text)
     if not 0 <= number <= 1:
@@ -34,23 +35,31 @@ def share(text):
 OPTIONS = {field.name: field for field in dataclasses.fields(Recipe)}
 SERVING = {field.name: field for field in dataclasses.fields(Settings)}
 PATH = {"type": pathlib.Path}
+PATHS = {**PATH, "nargs": "+"}
+DOCUMENTS = " ".join(suffix[1:] for suffix in documents.FORMATS)
+PAIRS = "PO, MO, TMX, XLIFF, or TSV of two columns, or three with the language"
+BY_FILE = " (default: what a file declares, or its name, as in app.de.po)"
 BACKEND = {"choices": BACKENDS, "help": "Keras backend (default: that of KERAS_BACKEND)"}
 RUN = "folder of a run (`keras-tfm train`, finished or not) or of a saved translator"
 MODEL = {**PATH, "help": RUN}
 MODEL_OR_EXPORT = {**PATH, "help": f"{RUN}, or of an export"}
 SHIPPED = "; by default, the date translator that comes with the package"
 OPTIONAL_MODEL = {**PATH, "nargs": "?", "help": f"{RUN}, or of an export{SHIPPED}"}
+DEFAULT_LANGUAGE = {
+    "default": argparse.SUPPRESS,  # as saved
+    "help": "for a multilingual model: language to translate into if a text or request names none, such as de",
+}
 PRECISIONS = tuple(dict.fromkeys(precision for format in FORMATS.values() for precision in format.precisions))
 BY_FORMAT = "; ".join(f"{name}: {', '.join(format.precisions)}" for name, format in FORMATS.items())
 # Command → what it does, and its arguments.
 COMMANDS = {
     "train": "train a translator on pairs of texts or on a built-in task; the same command resumes an interrupted run",
-    "translate": "translate files or standard input, line by line; with --out, the same command resumes",
+    "translate": "translate documents, or text line by line, which the same command resumes with --out",
     "evaluate": "score a translator: BLEU, chrF, exact match, perplexity, speed",
     "plot": "plot what each token of a translation attends to",
     "export": "export a translator to ship, and compare it with the model",
     "import": "read a translator of OPUS-MT, in the format of Hugging Face or of Marian",
-    "serve": "serve a translator over HTTP, with the requests and answers of TensorFlow Serving's REST API",
+    "serve": "serve a translator over HTTP, with TensorFlow Serving's REST API",
     "finish": "write model.keras of an interrupted run, from what it has saved",
     "info": "describe a run, a saved translator or an export",
 }
@@ -62,24 +71,49 @@ ARGUMENTS = {
             "help": "; ".join(f"{name}: {', '.join(differences(RECIPES[name]))}" for name in RECIPES),
         },
         "--out": {**PATH, "default": "runs/latest", "help": "folder of the run (default: %(default)s)"},
-        "--source": {**PATH, "help": "text file, one text per line, plain or .gz; or a .tsv with both texts"},
-        "--target": {**PATH, "help": "text file with the translations of the source"},
-        "--valid_source": {**PATH, "help": "texts to validate on"},
-        "--valid_target": {**PATH, "help": "translations of the texts to validate on"},
+        "--source": {**PATHS, "help": f"text files, one text per line, plain or .gz; or with both texts: {PAIRS}"},
+        "--target": {
+            **PATHS,
+            "help": "files with the translations, one for each source; also JSON, Fluent, properties",
+        },
+        "--target_language": {
+            "nargs": "+",
+            "help": f"languages of the translations, one for all files or one each{BY_FILE}",
+        },
+        "--valid_source": {**PATHS, "help": "validation texts"},
+        "--valid_target": {**PATHS, "help": "translations of the validation texts"},
         "--task": {"choices": tuple(TASKS), "help": "a built-in task instead of files"},
         "--num_examples": {"type": positive, "default": 100_000, "help": "number of pairs (default: %(default)s)"},
     },
     "translate": {
         "model": OPTIONAL_MODEL,
-        "files": {**PATH, "nargs": "*", "help": "text files, plain or .gz; none: standard input"},
+        "files": {
+            **PATH,
+            "nargs": "*",
+            "help": f"text files, plain or .gz, or a document: {DOCUMENTS}; none: standard input",
+        },
         "--text": {"action": "append", "help": "a text to translate; can be given several times"},
         "--out": {**PATH, "help": "new file for the translations, instead of standard output"},
         "--overwrite": {"action": "store_true", "help": "replace the file if it exists, once all is translated"},
+        "--target_language": {
+            "help": "language to translate into, such as de (default: what a document declares, or the name of --out, "
+            "as in app.de.po)"
+        },
+        "--glossary": {**PATH, "help": "file with a term, a tab and its translation on each line"},
+        "--format": {"choices": DOCUMENTS.split(), "help": "format of a file with another suffix; txt: lines"},
+        "--all": {"action": "store_true", "help": "translate texts of a document that have a translation, too"},
+        "--source_language": {
+            "default": "en",
+            "help": "language of a document, by whose rules it is split into sentences (default: %(default)s)",
+        },
+        "--report": {**PATH, "help": "new file that lists the texts of a document that need attention"},
     },
     "evaluate": {
         "model": MODEL_OR_EXPORT,
-        "--source": {**PATH, "required": True, "help": "text file, plain or .gz"},
-        "--reference": {**PATH, "required": True, "help": "text file with the reference translations"},
+        "file": {**PATH, "nargs": "?", "help": f"texts with reference translations: {PAIRS}"},
+        "--source": {**PATH, "help": "text file, plain or .gz"},
+        "--reference": {**PATH, "help": "text file with the reference translations"},
+        "--target_language": {"help": f"code of the language to translate into{BY_FILE}"},
         "--tokenize": {"default": "13a", "help": "sacreBLEU's tokenizer, or none (default: %(default)s)"},
     },
     "plot": {
@@ -93,37 +127,43 @@ ARGUMENTS = {
         "model": MODEL,
         "--format": {"choices": tuple(FORMATS), "required": True},
         "--out": {**PATH, "required": True, "help": "folder to write; an earlier export there is replaced"},
-        "--precision": {
-            "choices": PRECISIONS,
-            "help": f"of the weights, default first. {BY_FORMAT}",
-        },
+        "--precision": {"choices": PRECISIONS, "help": f"of the weights, default first. {BY_FORMAT}"},
         "--texts": {**PATH, "help": "sentences to compare on, one per line (default: texts of the run)"},
         "--min_agreement": {
-            "type": share,
-            "help": "least similarity of its translations to the model's, from 0, which accepts any export, to 1 "
-            f"(default: {MIN_AGREEMENT['float32']}, for int8 {MIN_AGREEMENT['int8']})",
+            "type": fraction,
+            "help": "minimum similarity of its translations to the model's, from 0 (accept any export) to 1 (default: "
+            f"{MIN_AGREEMENT['float32']}, for int8 {MIN_AGREEMENT['int8']})",
+        },
+        "--jit_compile": {
+            "action": "store_true",
+            "help": "let XLA compile the search of a SavedModel for single texts, when it is first used",
         },
         "--title": {"help": "title of a page (default: Translator)"},
         "--runtime": {**PATH, "help": "folder with LiteRT.js, for a page (default: node_modules)"},
+        "--explain": {
+            "action": "store_true",
+            "help": "add a page that shows how a Transformer translates, step by step",
+        },
+        "--target_language": DEFAULT_LANGUAGE,
     },
     "import": {
         "folder": {**PATH, "help": "its files: model.safetensors, *.json, *.spm; or Marian's own .npz, .yml, .spm"},
         "--out": {**PATH, "required": True, "help": "folder to write, for `keras-tfm translate`, `export` and others"},
     },
-    "serve": {"model": OPTIONAL_MODEL},
+    "serve": {"model": OPTIONAL_MODEL, "--target_language": DEFAULT_LANGUAGE},
     "finish": {
         "model": {**PATH, "help": "folder of the run"},
         "--average": {"type": positive, "help": "number of checkpoints to average (default: the run's setting)"},
     },
     "info": {"model": OPTIONAL_MODEL},
 }
-AS_SAVED = "fixed in an export; without a flag, as saved with the translator, or by default"
+AS_SAVED = "fixed in an export; by default, as saved with the translator"
 DECODES = ("translate", "evaluate", "export", "serve")  # commands with the next flags, arguments of `Translator`
 # Name → type and help; the library has the defaults.
 DECODING = {
     "num_beams": (positive, "number of hypotheses kept; 1 is greedy search"),
     "length_penalty": (float, "divide scores by the length to this power"),
-    "early_stopping": (bool, "stop when no hypothesis would be the best if it ended now, not when none can become it"),
+    "early_stopping": (bool, "stop once no hypothesis would be the best if it ended now, even if one could become it"),
     "batch_size": (positive, "number of texts translated together"),
     "max_length": (positive, "maximum tokens per text; for exports at most 128 by default"),
     "no_repeat_ngram_size": (int, "never repeat a sequence of this many tokens, unless it is 0"),
@@ -131,8 +171,8 @@ DECODING = {
 SAMPLING = {  # of `translate`, instead of a beam search
     "temperature": (float, "draw tokens by their probability; above 1 for more variety"),
     "top_k": (positive, "draw from this many most probable tokens only"),
-    "top_p": (share, "draw from the fewest tokens that together have this probability"),
-    "min_p": (share, "draw from tokens with this fraction of the highest probability"),
+    "top_p": (fraction, "draw from the fewest tokens that together have this probability"),
+    "min_p": (fraction, "draw from tokens with at least this fraction of the highest probability"),
     "seed": (int, "draw the same tokens each time"),
 }
 
@@ -149,7 +189,7 @@ def parse(argv):
     namespace, unknown = _parser().parse_known_args([_underscored(word) for word in argv])
     arguments = vars(namespace)
     if unknown:
-        hint = closest(unknown[0].partition("=")[0], names(arguments["command"]).values())
+        hint = did_you_mean(unknown[0].partition("=")[0], names(arguments["command"]).values())
         Parser(prog=f"keras-tfm {arguments['command']}").error(f"unknown arguments: {' '.join(unknown)}{hint}")
     if arguments["command"] == "train":
         changes = {"tokenizer": "char"} if arguments["task"] else {}
@@ -171,7 +211,8 @@ def names(command):
     derived = {"train": OPTIONS, "serve": SERVING, "translate": SAMPLING}.get(command, {})
     flags += [f"--{name}" for name in (*derived, *(DECODING if command in DECODES else ()))]
     flags = {flag.removeprefix("--"): flag for flag in flags}
-    others = {"valid": "valid_source", "compare_on": "texts"}
+    others = {"valid": "valid_source", "compare_on": "texts", "languages": "target_language"}
+    others |= {"sources": "source", "targets": "target" if command == "train" else "reference"}
     others |= {"folder": "out"} if command in ("train", "export", "import") else {}
     return {"folder": "`model`"} | flags | {name: flags[flag] for name, flag in others.items() if flag in flags}
 
@@ -228,5 +269,5 @@ def _add_options(group, options, without=()):
     for name in (name for name in options if name not in without):
         type, text = options[name]
         flag = {"action": argparse.BooleanOptionalAction} if type is bool else {"type": type}
-        text += "" if defaults[name] is None else f" (default: {defaults[name]})"
+        text += "" if defaults[name] is None else f" (default: {default_text(defaults[name])})"
         group.add_argument(f"--{name}", default=argparse.SUPPRESS, help=text, **flag)

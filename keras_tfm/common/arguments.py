@@ -3,7 +3,7 @@
 import difflib
 import math
 
-MOST_BEAMS = 1024  # that a search may be asked for, also by a file
+MAX_BEAMS = 1024  # that a search may be asked for, also by a file
 
 
 class UserError(ValueError):
@@ -63,12 +63,12 @@ OTHER_NAMES = {
 }
 
 
-def closest(name, names):
+def did_you_mean(name, names):
     """A question whether another name was meant, or nothing if none is like it.
 
-    >>> closest("num_layer", ["num_heads", "num_layers"])
+    >>> did_you_mean("num_layer", ["num_heads", "num_layers"])
     ' (did you mean num_layers?)'
-    >>> closest("key_dim", ["num_heads", "head_dim"])
+    >>> did_you_mean("key_dim", ["num_heads", "head_dim"])
     ' (did you mean head_dim?)'
     """
     matches = [OTHER_NAMES[name]] if name in OTHER_NAMES else difflib.get_close_matches(name, names, n=1)

@@ -7,13 +7,15 @@ import sys
 
 from keras_tfm.common.arguments import UserError
 
-# Package → what it is required for, and the extra that installs it.
+# Package, or a module of it → what it is required for, and the extra that installs it.
 PACKAGES = {
     "tensorflow": ("the TensorFlow backend and for exports", "tensorflow"),
     "jax": ("the JAX backend", "jax"),
+    "filelock": ("JAX's compilation cache", "jax"),
     "torch": ("the PyTorch backend", "torch"),
     "sentencepiece": ("subword, word and character tokenizers", "train"),
-    "babel": ("the dates task and plural forms", "train"),
+    "babel": ("the dates task", "train"),
+    "babel.messages": ("plural forms", "documents"),
     "sacrebleu": ("BLEU and chrF", "train"),
     "tensorboard": ("TensorBoard events", "train"),
     "matplotlib": ("plots", "plot"),
@@ -41,6 +43,9 @@ NPM_PACKAGES = {"@litertjs/core": "2.5.3", "@litertjs/wasm-utils": "2.5.3"}
 NPM_FILES = {"litert.js": "@litertjs/core/dist/index.js", "wasm-utils.js": "@litertjs/wasm-utils/dist/index.js"}
 WASM = ("litert_wasm_internal", "litert_wasm_compat_internal")
 NPM_FILES |= {f"{name}.{kind}": f"@litertjs/core/wasm/{name}.{kind}" for name in WASM for kind in ("js", "wasm")}
+# What a page that explains the model draws with.
+D3_PACKAGES = {"d3": "7.9.0"}
+D3_FILES = {"d3.js": "d3/dist/d3.min.js", "d3.LICENSE": "d3/LICENSE"}
 
 
 def load(name):
@@ -81,18 +86,19 @@ def require_or_exit(*names):
 def missing(name):
     """The error that says how to install the package of a module."""
     package = name.partition(".")[0]
-    purpose, extra = PACKAGES[package]
+    purpose, extra = PACKAGES.get(".".join(name.split(".")[:2])) or PACKAGES[package]
     return ModuleNotFoundError(f"{package} is required for {purpose}: pip install 'keras_tfm[{extra}]'", name=package)
 
 
-def npm_files(folder=None):
-    """The files of LiteRT.js in a folder that npm installed into, by default node_modules: {name: path}."""
+def npm_files(folder=None, explain=False):
+    """The files of LiteRT.js, and of D3 to explain a model, in a folder of npm or node_modules: {name: path}."""
     folder = pathlib.Path("node_modules" if folder is None else folder)
-    for file in NPM_FILES.values():
+    files, packages = NPM_FILES | (D3_FILES if explain else {}), NPM_PACKAGES | (D3_PACKAGES if explain else {})
+    for file in files.values():
         if not (folder / file).is_file():
-            packages = " ".join(f"{name}@{version}" for name, version in NPM_PACKAGES.items())
+            names = " ".join(f"{name}@{version}" for name, version in packages.items())
             raise UserError(
-                "`runtime` must be a folder that contains LiteRT.js, such as the node_modules that "
-                f"`npm install --no-package-lock {packages}` makes. Received: {folder}, without {file}"
+                f"`runtime` must be a folder that contains LiteRT.js{' and D3' if explain else ''}, such as the "
+                f"node_modules that `npm install --no-package-lock {names}` makes. Received: {folder}, without {file}"
             )
-    return {name: folder / file for name, file in NPM_FILES.items()}
+    return {name: folder / file for name, file in files.items()}

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import hashlib
+import io
 import json
 import math
 import os
@@ -17,8 +18,8 @@ from keras_tfm.common.arguments import UserError
 
 RESTORE = "restore it from a copy, or make it again"
 # What is read is bounded, so that a hostile file of a few bytes cannot take all memory.
-LARGEST_JSON = 2**24  # bytes; a vocabulary of 256,000 pieces takes 5 MB
-EXPANSION, SLACK = 20, 2**16  # an archive may hold so many times its own size, and so many bytes more
+MAX_JSON_BYTES = 2**24  # bytes; a vocabulary of 256,000 pieces takes 5 MB
+EXPANSION, SLACK = 20, 2**16  # an archive may expand to at most EXPANSION times its size plus SLACK bytes
 
 
 class DamagedFile(UserError):
@@ -198,7 +199,7 @@ def reading(path, remedy=RESTORE):
         raise DamagedFile(path, error, remedy) from error
 
 
-def opened(path):
+def open_regular_file(path):
     """Opens a regular file for reading. A pipe or a device is refused: it may have no end, or never begin."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -207,18 +208,18 @@ def opened(path):
     return open(descriptor, "rb")
 
 
-def read_bytes(path, most=math.inf):
-    """The content of a regular file of at most so many bytes."""
-    with opened(path) as file:
+def read_bytes(path, max_bytes=math.inf):
+    """The content of a regular file."""
+    with open_regular_file(path) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > most:
-            raise DamagedFile(path, f"has {size:,} bytes, and may have {most:,}")
+        if size > max_bytes:
+            raise DamagedFile(path, f"has {size:,} bytes, and may have {max_bytes:,}")
         return file.read()
 
 
 def checksum(path):
     """SHA-256 of a file, in hexadecimal."""
-    with opened(path) as file:
+    with open_regular_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -231,23 +232,23 @@ def check(path, expected, remedy=RESTORE):
 
 
 @contextlib.contextmanager
-def archive_of(path, remedy=RESTORE):
+def open_archive(path, remedy=RESTORE):
     """Opens a .keras or .npz file, after a check that what it holds is not out of proportion to its size."""
-    with reading(path, remedy), opened(path) as file, zipfile.ZipFile(file) as archive:
+    with reading(path, remedy), open_regular_file(path) as file, zipfile.ZipFile(file) as archive:
         members, size = archive.infolist(), os.fstat(file.fileno()).st_size
         unpacked = sum(member.file_size for member in members)
         if unpacked > EXPANSION * size + SLACK or sum(member.compress_size for member in members) > size:
             raise UserError(f"its {size:,} bytes would become {unpacked:,}")
         if any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in members):
             raise UserError("it is compressed in a way that is not supported")
-        if any(member.filename.endswith(".json") and member.file_size > LARGEST_JSON for member in members):
-            raise UserError(f"a .json file in it has more than {LARGEST_JSON:,} bytes")
+        if any(member.filename.endswith(".json") and member.file_size > MAX_JSON_BYTES for member in members):
+            raise UserError(f"a .json file in it has more than {MAX_JSON_BYTES:,} bytes")
         yield archive
 
 
 def check_zip(path, remedy=RESTORE):
     """Raises an error unless all parts of a .keras or .npz file match their checksums."""
-    with archive_of(path, remedy) as archive:
+    with open_archive(path, remedy) as archive:
         damaged = archive.testzip()
     if damaged is not None:
         raise DamagedFile(path, f"the checksum of {damaged} in it does not match", remedy)
@@ -264,7 +265,7 @@ def read_json(path, required=(), remedy=RESTORE):
     """Reads a dict that `write_json` wrote, or one without a checksum."""
     path = pathlib.Path(path)
     with reading(path, remedy):
-        content = json.loads(read_bytes(path, LARGEST_JSON))
+        content = json.loads(read_bytes(path, MAX_JSON_BYTES))
         if not isinstance(content, dict):
             raise UserError("must be a JSON object")
         checksum = content.pop("checksum", None)
@@ -310,7 +311,7 @@ def read_arrays(path, remedy=RESTORE, names=None):
     """Reads the dict of arrays that `write_arrays` wrote, or only those with some names, which is quicker."""
     if names is None:
         check_zip(path, remedy)
-    with archive_of(path, remedy) as archive:
+    with open_archive(path, remedy) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist()] if names is None else names
         return {name: _read_array(archive, archive.getinfo(f"{name}.npy")) for name in names}
 
@@ -329,7 +330,7 @@ def _read_array(archive, member):
 
 def size_of_arrays(path):
     """How many arrays an .npz file or the weights of a .keras file hold, and how many bytes they take."""
-    with archive_of(path) as archive:
+    with open_archive(path) as archive:
         if "model.weights.h5" not in archive.namelist():
             return len(archive.namelist()), sum(member.file_size for member in archive.infolist())
         import h5py
@@ -343,6 +344,7 @@ def size_of_arrays(path):
                     raise UserError(f"{name} in it declares {item.nbytes:,} bytes that it does not hold")
                 sizes.append(item.nbytes)
 
-        with archive.open("model.weights.h5") as file, h5py.File(file) as weights:
+        # in memory: from the archive, each step back would read it from its beginning again
+        with h5py.File(io.BytesIO(archive.read("model.weights.h5"))) as weights:
             weights.visititems(visit)
         return len(sizes), sum(sizes)

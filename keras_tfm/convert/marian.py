@@ -139,10 +139,10 @@ class Tensors:
         self.path = folder / "model.safetensors"
         pickled = folder / "pytorch_model.bin"
         self.path = self.path if self.path.exists() or not pickled.exists() else pickled
-        with files.reading(self.path), files.opened(self.path) as file:
+        with files.reading(self.path), files.open_regular_file(self.path) as file:
             if self.path == pickled:
                 if zipfile.is_zipfile(file):  # earlier versions of PyTorch did not write an archive
-                    with files.archive_of(self.path):
+                    with files.open_archive(self.path):
                         pass
                 self.file = extras.load("torch").load(pickled, map_location="cpu", weights_only=True)
             else:

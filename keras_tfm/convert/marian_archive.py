@@ -52,7 +52,7 @@ class Archive:
             sizes = {theirs: int(config[name]) for name, theirs in SIZES.items()}
         paths = sorted(folder.glob("*vocab.yml"))
         with files.reading(paths[0] if paths else folder / "vocab.yml"):
-            names = parse_yaml(files.read_bytes(paths[0] if paths else folder / "vocab.yml", files.LARGEST_JSON))
+            names = parse_yaml(files.read_bytes(paths[0] if paths else folder / "vocab.yml", files.MAX_JSON_BYTES))
             self.vocabulary = {str(piece): int(number) for piece, number in names.items()}
             pad = self.vocabulary["<pad>"] = 1 + max(self.vocabulary.values())
             specials = {"eos_token_id": self.vocabulary["</s>"], "pad_token_id": pad, "decoder_start_token_id": pad}

@@ -3,6 +3,7 @@ from keras_tfm.data.batches import BucketedBatches as BucketedBatches
 from keras_tfm.data.batches import PackedBatches as PackedBatches
 from keras_tfm.data.corpus import ParallelFiles as ParallelFiles
 from keras_tfm.data.corpus import read_lines as read_lines
+from keras_tfm.data.prepared import PreparedPairs as PreparedPairs
 from keras_tfm.data.token_files import TokenPairs as TokenPairs
 from keras_tfm.data.token_files import encode_pairs as encode_pairs
 from keras_tfm.text.arrays import model_inputs as model_inputs

@@ -20,7 +20,7 @@ from keras_tfm.text import END, START
 from keras_tfm.text.arrays import model_inputs, shifted
 
 BLOCK = 2**20  # pairs that are shuffled together; memory use grows with this, not with the corpus
-MOST_LENGTHS = 2**27  # combinations of source and target lengths that can be counted; 11,000 tokens on each side
+MAX_LENGTH_PAIRS = 2**27  # combinations of source and target lengths that can be counted; 11,000 tokens on each side
 OPEN_ROWS = 64  # rows that a pair can still be packed into
 
 
@@ -344,8 +344,8 @@ def _length_counts(samples):
             members = np.arange(first, min(first + BLOCK, len(pairs)))
             source, target = pairs.sources.lengths(members) + 1, pairs.targets.lengths(members) + 1
             size = max(counts.shape[0], source.max() + 1), max(counts.shape[1], target.max() + 1)
-            rule = f"pairs whose longest texts have fewer than {MOST_LENGTHS:,} combinations of lengths"
-            check("pairs", size, math.prod(map(int, size)) < MOST_LENGTHS, rule)
+            rule = f"pairs whose longest texts have fewer than {MAX_LENGTH_PAIRS:,} combinations of lengths"
+            check("pairs", size, math.prod(map(int, size)) < MAX_LENGTH_PAIRS, rule)
             counts = np.pad(counts, [(0, new - old) for new, old in zip(size, counts.shape, strict=True)])
             np.add.at(counts, (source, target), 1)
     return counts

@@ -97,9 +97,9 @@ def dates(
     generator, cases = _generator(seed, split), list(CASES)
     days, formats = _days(split), [date_formats(locale) for locale in locales]
     pairs = []
-    for day, locale, form, case in generator.random((num_examples, 4)).tolist():
-        day, form = _pick(days, day), _pick(_pick(formats, locale), form)
-        pairs.append((form.write(day, _pick(cases, case)), day.isoformat()))
+    for day, locale, date_format, case in generator.random((num_examples, 4)).tolist():
+        day, date_format = _pick(days, day), _pick(_pick(formats, locale), date_format)
+        pairs.append((date_format.write(day, _pick(cases, case)), day.isoformat()))
     return pairs
 
 
@@ -188,7 +188,7 @@ def date_formats(locale: str) -> tuple[DateFormat, ...]:
     The year has four digits. The month is a name, unless the order is year, month, day. There may be a weekday, but no
     era, quarter, week or time.
 
-    >>> "y-MM-dd" in [form.pattern for form in date_formats("de")]
+    >>> "y-MM-dd" in [each.pattern for each in date_formats("de")]
     True
     """
     babel, babel_dates = extras.load("babel"), extras.load("babel.dates")
@@ -206,4 +206,4 @@ def date_formats(locale: str) -> tuple[DateFormat, ...]:
                 value, days = PARTS[field[0]]
                 tables[field] = {value(day): babel_dates.format_date(day, field, data) for day in days}
             formats.append(DateFormat(pattern, template, tables))
-    return tuple(form for form in formats if form.is_readable())
+    return tuple(each for each in formats if each.is_readable())

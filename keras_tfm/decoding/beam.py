@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import UserError, one_of, positive
+from keras_tfm.common.arguments import UserError, check, one_of, positive
 from keras_tfm.decoding.search import Search, last_logits, map_hypotheses
 from keras_tfm.ops.runtime import NEVER, flat_places
 
@@ -56,8 +56,7 @@ def beam_search(
         ids (batch, n_best, max_length), padding after the end token, and scores (batch, n_best), best first. Slots with
         no hypothesis have padding as ids and the score `NEVER`.
     """
-    if positive("n_best", n_best) > positive("num_beams", num_beams):
-        raise UserError(f"`n_best` must be at most {num_beams=}. Received: {n_best=}")
+    check("n_best", n_best, positive("n_best", n_best) <= positive("num_beams", num_beams), f"at most {num_beams=}")
     check_search(penalty, length_penalty, coverage_penalty, early_stopping)
     divisors = PENALTIES[penalty](np.arange(1, max_length + 1, dtype="float32"), length_penalty)
     options = {"num_beams": num_beams, "n_best": n_best, "divisors": divisors, "coverage_penalty": coverage_penalty}
@@ -69,10 +68,9 @@ def check_search(penalty="length", length_penalty=0.6, coverage_penalty=0.0, ear
     """Raises an error for options that `beam_search` does not accept."""
     one_of("penalty", penalty, PENALTIES)
     one_of("early_stopping", early_stopping, (False, True))
-    if not isinstance(length_penalty, (int, float)):
-        raise UserError(f"`length_penalty` must be a number. Received: {length_penalty=}")
-    if not isinstance(coverage_penalty, (int, float)) or coverage_penalty < 0:
-        raise UserError(f"`coverage_penalty` must be a number of at least 0. Received: {coverage_penalty=}")
+    check("length_penalty", length_penalty, isinstance(length_penalty, (int, float)), "a number")
+    fine = isinstance(coverage_penalty, (int, float)) and coverage_penalty >= 0
+    check("coverage_penalty", coverage_penalty, fine, "a number of at least 0")
 
 
 class _BeamSearch(Search):
@@ -91,6 +89,9 @@ class _BeamSearch(Search):
             "ids": ops.reshape(repeated(written), (*shape, self.max_length)),
             "scores": ops.tile(ops.convert_to_tensor([[0.0] + [NEVER] * (self.num_beams - 1)]), (self.batch, 1)),
         }
+        if self.constraints.copied:
+            budget = self.constraints.budget(self.sources)
+            alive["budget"] = ops.reshape(repeated(budget), (*shape, budget.shape[1]))
         if self.coverage_penalty:
             alive["coverage"] = ops.zeros((*shape, ops.shape(self.sources)[1]))
         ended = {"ids": alive["ids"], "scores": ops.full(shape, 2 * NEVER)}
@@ -118,15 +119,17 @@ class _BeamSearch(Search):
         cache = map_hypotheses(functools.partial(_take_rows, places=state["parents"]), state["cache"])
         logits, cache, *attention = self.step(state["tokens"], position, cache)
         if bool(attention) != bool(self.coverage_penalty):
+            rule = "`step` must return attention if, and only if, `coverage_penalty` is not 0"
             received = f"coverage_penalty={self.coverage_penalty}, {2 + len(attention)} outputs of step"
-            raise UserError(
-                f"`step` must return attention if, and only if, `coverage_penalty` is not 0. Received: {received}"
-            )
+            raise UserError(f"{rule}. Received: {received}")
         if attention:
             alive = {**alive, "coverage": alive["coverage"] + ops.reshape(attention[0], ops.shape(alive["coverage"]))}
         scores, tokens, parents = self._continuations(last_logits(logits), position, alive)
         alive = {name: ops.take_each(x, parents) for name, x in alive.items()}
         alive["ids"] = ops.slice_update(alive["ids"], (0, 0, position), ops.expand_dims(tokens, -1))
+        if "budget" in alive:
+            budget = self.constraints.spend(_as_rows(alive["budget"]), ops.reshape(tokens, (-1, 1)), position)
+            alive["budget"] = ops.reshape(budget, ops.shape(alive["budget"]))
         last = ops.reshape(position >= self.constraints.last, (-1, 1))
         ends = ops.logical_or(tokens == self.constraints.end_id, last)
         ended = self._ended(state["ended"], alive, ops.logical_and(ends, scores > NEVER / 2), scores, position)
@@ -137,8 +140,8 @@ class _BeamSearch(Search):
     def _continuations(self, logits, position, alive):
         """Scores, tokens and parents (b, k) of the best continuations of all hypotheses."""
         per_beam = min(self.num_beams, logits.shape[-1])
-        written = ops.reshape(alive["ids"], (-1, self.max_length))
-        values, ids = self.constraints.most_probable(logits, per_beam, position, written)  # (b · k, per beam)
+        written, budget = _as_rows(alive["ids"]), _as_rows(alive["budget"]) if "budget" in alive else None
+        values, ids = self.constraints.most_probable(logits, per_beam, position, written, budget)  # (b · k, per beam)
         values = ops.reshape(values + ops.reshape(alive["scores"], (-1, 1)), (self.batch, self.num_beams * per_beam))
         scores, places = ops.top_k(values, self.num_beams)
         tokens = ops.take_each(ops.reshape(ids, (self.batch, self.num_beams * per_beam)), places)
@@ -154,6 +157,11 @@ class _BeamSearch(Search):
         final = ops.concatenate([ended["scores"], ops.where(ends, final, 2 * NEVER)], axis=1)
         best, which = ops.top_k(final, self.num_beams)
         return {"ids": ops.take_each(ops.concatenate([ended["ids"], alive["ids"]], axis=1), which), "scores": best}
+
+
+def _as_rows(x):
+    """(b, k, n) → (b · k, n)."""
+    return ops.reshape(x, (-1, x.shape[-1]))
 
 
 def _repeated(x, n):

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import MOST_BEAMS, UserError, check, closest, positive
+from keras_tfm.common.arguments import MAX_BEAMS, UserError, check, did_you_mean, positive
 from keras_tfm.decoding.beam import beam_search, check_search
 from keras_tfm.decoding.constraints import Constraints
 from keras_tfm.decoding.search import check_sampling, greedy, sample
@@ -22,20 +22,22 @@ class Greedy:
     """Writes the most probable token at each position.
 
     Args:
-        min_length, no_repeat_ngram_size, suppress_tokens: see `Constraints`.
+        min_length, no_repeat_ngram_size, suppress_tokens, copied_tokens: see `Constraints`.
 
     >>> Greedy(min_length=3)
-    Greedy(min_length=3, no_repeat_ngram_size=0, suppress_tokens=())
+    Greedy(min_length=3, no_repeat_ngram_size=0, suppress_tokens=(), copied_tokens=())
     """
 
     min_length: int = 0
     no_repeat_ngram_size: int = 0
     suppress_tokens: tuple = ()
+    copied_tokens: tuple = ()
 
     def __post_init__(self):
-        ids = tuple(self.suppress_tokens)
-        check("suppress_tokens", ids, all(isinstance(number, (int, np.integer)) for number in ids), "integers")
-        object.__setattr__(self, "suppress_tokens", tuple(sorted(map(int, ids))))
+        for name in ("suppress_tokens", "copied_tokens"):
+            ids = tuple(getattr(self, name))
+            check(name, ids, all(isinstance(number, (int, np.integer)) for number in ids), "integers")
+            object.__setattr__(self, name, tuple(sorted({*map(int, ids)})))
 
     def check(self, max_length: int) -> None:
         """Raises an error if the options do not suit a maximum number of tokens."""
@@ -65,8 +67,7 @@ class Greedy:
         """
         if self.has_scores(n_best):
             return self._several(prefill, step, sources, max_length, n_best or 1, **constraints)
-        if n_best not in (None, 1):
-            raise UserError(f"`n_best` must be 1 for {type(self).__name__}; use a `Beam` for more. Received: {n_best=}")
+        check("n_best", n_best, n_best in (None, 1), f"1 for {type(self).__name__}; use a `Beam` for more")
         ids = self._one_by_one(prefill, step, sources, max_length, uniforms, **constraints)
         return ids[:, None], ops.zeros((ops.shape(ids)[0], 1))
 
@@ -99,7 +100,8 @@ class Greedy:
     @property
     def settings(self) -> dict[str, Any]:
         """The options as JSON values, of which `with_options` makes an equivalent sampler."""
-        return self._options() | {"suppress_tokens": list(self.suppress_tokens), "num_beams": 1}
+        lists = {"suppress_tokens": list(self.suppress_tokens), "copied_tokens": list(self.copied_tokens)}
+        return self._options() | lists | {"num_beams": 1}
 
     def _options(self):
         return {x.name: getattr(self, x.name) for x in dataclasses.fields(self) if x.name != "seed"}
@@ -112,7 +114,7 @@ class Sample(Greedy):
     Args:
         temperature, top_k, top_p, min_p: see `sample`.
         seed: None for other tokens in each call, an integer for the same ones, or a `keras.random.SeedGenerator`.
-        min_length, no_repeat_ngram_size, suppress_tokens: see `Constraints`.
+        min_length, no_repeat_ngram_size, suppress_tokens, copied_tokens: see `Constraints`.
 
     >>> Sample(temperature=0.7, top_p=0.9, seed=1).top_p
     0.9
@@ -149,7 +151,7 @@ class Beam(Greedy):
 
     Args:
         num_beams, length_penalty, penalty, early_stopping, coverage_penalty: see `beam_search`.
-        min_length, no_repeat_ngram_size, suppress_tokens: see `Constraints`.
+        min_length, no_repeat_ngram_size, suppress_tokens, copied_tokens: see `Constraints`.
 
     >>> Beam(5, length_penalty=1.0).num_beams
     5
@@ -163,8 +165,8 @@ class Beam(Greedy):
 
     def __post_init__(self):
         super().__post_init__()
-        fine = positive("num_beams", self.num_beams) <= MOST_BEAMS
-        check("num_beams", self.num_beams, fine, f"at most {MOST_BEAMS:,}")
+        fine = positive("num_beams", self.num_beams) <= MAX_BEAMS
+        check("num_beams", self.num_beams, fine, f"at most {MAX_BEAMS:,}")
         check_search(self.penalty, self.length_penalty, self.coverage_penalty, self.early_stopping)
 
     def _several(self, prefill, step, sources, max_length, n_best, **constraints):
@@ -197,7 +199,7 @@ def with_options(sampler: Greedy, **options: Any) -> Greedy:
     known = dict.fromkeys(field.name for kind in (Beam, Sample) for field in dataclasses.fields(kind))
     for name in options:
         if name not in known:
-            raise UserError(f"`option` must be one of {[*known]}{closest(name, known)}. Received: option={name!r}")
+            raise UserError(f"`option` must be one of {[*known]}{did_you_mean(name, known)}. Received: option={name!r}")
     raise UserError(f"options must belong to one of `Beam` and `Sample`. Received: {', '.join(options)}")
 
 

@@ -174,9 +174,8 @@ class Search:
             return ops.logical_and(state["position"] < self.first_capacity, left > size)
 
         def finish_group(left, result):
-            places = ops.cast(
-                ops.top_k(ops.cast(left, "int32"), size)[1], "int32"
-            )  # unfinished rows first, filled up with finished ones
+            # unfinished rows first, filled up with finished ones
+            places = ops.cast(ops.top_k(ops.cast(left, "int32"), size)[1], "int32")
             group, chosen = self._group(places), functools.partial(_rows, places=places, batch=self.batch)
             part = keras.tree.map_structure(chosen, state)
             part["cache"] = map_hypotheses(_doubled, part["cache"], skip=("memory", "state"))
@@ -211,6 +210,8 @@ class _OneByOne(Search):
         self.draw = draw
         state, written = self.begin()
         state |= {"written": written, "done": ops.zeros((self.batch,), "bool")}
+        if self.constraints.copied:
+            state["budget"] = self.constraints.budget(self.sources)
         if uniforms is not None:
             state["uniforms"] = ops.convert_to_tensor(uniforms)  # not in `draw`: groups take their rows of the state
         return self.run(state)
@@ -223,23 +224,26 @@ class _OneByOne(Search):
         return ops.logical_not(state["done"])
 
     def advance(self, state):
-        position, done, written, pad_id = state["position"], state["done"], state["written"], self.constraints.pad_id
+        position, done, written, budget = state["position"], state["done"], state["written"], state.get("budget")
+        pad_id = self.constraints.pad_id
         logits, cache, *_ = self.step(state["tokens"], position, state["cache"])
         if self.draw is None and not self.constraints.may_exclude_all:
-            chosen = self.constraints.most_probable(last_logits(logits), 1, position, written)[1]
+            chosen = self.constraints.most_probable(last_logits(logits), 1, position, written, budget)[1]
         else:
-            scores = self.constraints.masked(last_logits(logits), position, written)
+            scores = self.constraints.masked(last_logits(logits), position, written, budget)
             if self.draw is None:
                 chosen = ops.best_k(scores, 1)[1]
             else:
                 chosen = self.draw(scores, ops.take(state["uniforms"], position, axis=1)[:, None])
-            if self.constraints.may_exclude_all:  # a row that cannot go on has no translation, as in a beam search
+            if self.constraints.may_exclude_all:  # a row that cannot continue has no translation, as in a beam search
                 stuck = ops.logical_and(ops.logical_not(done), ops.max(scores, axis=-1) < NEVER / 2)
                 done, written = ops.logical_or(done, stuck), ops.where(ops.expand_dims(stuck, 1), pad_id, written)
         tokens = ops.where(ops.expand_dims(done, 1), pad_id, chosen)
         written = ops.slice_update(written, (0, position), tokens)
         ends = ops.logical_or(tokens[:, 0] == self.constraints.end_id, position >= self.constraints.last)
         new = {"position": position + 1, "tokens": tokens, "written": written, "done": ops.logical_or(done, ends)}
+        if budget is not None:
+            new["budget"] = self.constraints.spend(budget, tokens, position)
         return {**state, **new, "cache": cache}
 
 

@@ -1,4 +1,4 @@
-"""Files of localisers and writers: the texts in them, and their translations spliced into the same bytes."""
+"""Localization files and text documents: reads their texts, and splices translations into the same bytes."""
 
 from keras_tfm.common.lazy import attach as _attach
 

@@ -1,13 +1,18 @@
-"""Fluent files (.ftl), by the spans of fluent.syntax. There is no mark for what needs a review."""
+"""Fluent files (.ftl), by the spans of fluent.syntax. The format cannot mark translations that need a review."""
 
 import re
 
 from keras_tfm.common import extras
-from keras_tfm.documents.document import Document, Unit, escape_around
+from keras_tfm.documents.document import Document, Unit, escape_except
+
+LEFT_ALONE = re.compile(r".*accesskey.*|(?:command)?key(?:code)?|style", re.IGNORECASE)  # attributes that are not text
+
+SELECTOR = re.compile(r"\{[^{}\"]*->")
 
 
 class Fluent(Document):
-    """A Fluent file: a unit for each value, attribute and variant. Terms, such as -brand-name, are left alone."""
+    """A Fluent file: a unit for each value, attribute and variant. Terms, such as -brand-name, and attributes such as
+    .accesskey are left alone."""
 
     def parse(self):
         resource = extras.load("fluent.syntax").FluentParser(with_spans=True).parse(self.text.removeprefix("\ufeff"))
@@ -20,7 +25,8 @@ class Fluent(Document):
             if isinstance(entry, self.ast.Message):
                 comment = entry.comment.content if entry.comment else ""
                 yield from self._units(entry.value, entry.id.name, comment)
-                for attribute in entry.attributes:
+                attributes = [each for each in entry.attributes if not LEFT_ALONE.fullmatch(each.id.name)]
+                for attribute in attributes:
                     yield from self._units(attribute.value, f"{entry.id.name}.{attribute.id.name}", comment)
 
     def _units(self, pattern, context, comment):
@@ -36,8 +42,15 @@ class Fluent(Document):
         parts = [getattr(element, "value", None) or self._raw(element) for element in pattern.elements]
         span = pattern.span.start + self.shift, pattern.span.end + self.shift
         text = "".join(parts)
+        markup = re.compile("|".join(map(re.escape, kept))) if kept else None
+        options = {"language": self.language, "markup": markup, "span": span, "place": kept}
         if text.strip():
-            yield Unit((text,), context=context, comments=comment, language=self.language, span=span, place=kept)
+            yield Unit((text,), context=context, comments=comment, **options)
+
+    def problem(self, unit, texts):
+        selectors = [part for part in unit.place if SELECTOR.match(part)]
+        rule = "a translation must have the variants inside a sentence written by hand"
+        return str(self.error(rule, selectors[0][:40])) if selectors else super().problem(unit, texts)
 
     def _raw(self, element):
         return self.text[element.span.start + self.shift : element.span.end + self.shift]
@@ -50,8 +63,8 @@ class Fluent(Document):
         line = self.text.rfind("\n", 0, start) + 1
         indent = indent[1] if indent else re.compile(" *").match(self.text, line)[0] + "    "
         kept = {part.replace("\r\n", "\n"): part for part in unit.place}
-        lines = escape_around(texts[0].replace("\r\n", "\n"), kept, _escape_braces)
-        for part in kept:  # lines of a placeable are no lines of the text
+        lines = escape_except(texts[0].replace("\r\n", "\n"), kept, _escape_braces)
+        for part in kept:  # lines inside a placeable are not lines of the text
             lines = lines.replace(part, part.replace("\n", "\r"))
         first, *rest = lines.split("\n")
         below = [first, *rest] if block else rest

@@ -1,9 +1,10 @@
 """The formats by suffix, and reading a file by its suffix."""
 
+import os
 import pathlib
 
 from keras_tfm.common.arguments import one_of
-from keras_tfm.documents.document import LARGEST
+from keras_tfm.documents.document import MAX_DOCUMENT_BYTES, Document
 from keras_tfm.documents.fluent import Fluent
 from keras_tfm.documents.html import HTML
 from keras_tfm.documents.json import JSON
@@ -16,17 +17,26 @@ from keras_tfm.documents.tmx import TMX
 from keras_tfm.documents.xliff import XLIFF
 
 # Suffix → class of the document.
-FORMATS = {".po": PO, ".pot": PO, ".mo": MO, ".tmx": TMX, ".xlf": XLIFF, ".xliff": XLIFF, ".ftl": Fluent}
+FORMATS: dict[str, type[Document]] = {
+    ".po": PO,
+    ".pot": PO,
+    ".mo": MO,
+    ".tmx": TMX,
+    ".xlf": XLIFF,
+    ".xliff": XLIFF,
+    ".ftl": Fluent,
+}
 FORMATS |= {".properties": Properties, ".json": JSON, ".arb": JSON, ".tsv": TSV, ".txt": Lines}
 FORMATS |= {".md": Markdown, ".markdown": Markdown, ".html": HTML, ".htm": HTML, ".xhtml": HTML}
 
 
-def read_document(path, language=""):
+def read_document(path: str | os.PathLike[str], language: str = "", format: str | None = None) -> Document:
     """Reads a file whose suffix is one of `FORMATS`.
 
     Args:
         path: the file.
         language: of the translations, such as "de"; by default the one that the file declares.
+        format: a suffix such as ".po", for a file that has another.
 
     >>> import tempfile
     >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -41,5 +51,5 @@ def read_document(path, language=""):
     """
     from keras_tfm.common import files  # imports NumPy
 
-    suffix = one_of("path", pathlib.Path(path).suffix.lower(), FORMATS)
-    return FORMATS[suffix](files.read_bytes(path, LARGEST), path, language)
+    suffix = one_of("format" if format else "path", format or pathlib.Path(path).suffix.lower(), FORMATS)
+    return FORMATS[suffix](files.read_bytes(path, MAX_DOCUMENT_BYTES), path, language)

@@ -4,7 +4,7 @@ minutes for some broken pages of 100 kB and fails on others."""
 import html
 import re
 
-from keras_tfm.documents.document import Document, Unit, escape_around, stripped
+from keras_tfm.documents.document import Document, Unit, escape_except, stripped_span
 
 INLINE = """a abbr acronym b bdi bdo big br cite code data del dfn em font i img ins kbd label mark q rp rt ruby s samp
     small span strike strong sub sup time tt u var wbr"""
@@ -12,26 +12,29 @@ OPAQUE = "code kbd math pre samp svg template tt var"  # nothing to translate in
 VOID = "area base br col embed hr img input link meta source track wbr"
 INLINE, OPAQUE, VOID = (frozenset(names.split()) for names in (INLINE, OPAQUE, VOID))
 ATTRIBUTES = r"""(?:[^<>"']|"[^"]*"|'[^']*')*"""
-# What is not closed reaches to the end of the page, so that no page takes quadratic time.
+# Anything unclosed extends to the end of the page, so that no page takes quadratic time.
 TOKEN = re.compile(
     rf"""<(?P<raw>script|style|textarea)\b{ATTRIBUTES}>(?:.*?</(?P=raw)[^<>]*>|.*)
-    | <!--(?:.*?-->|.*) | <!\[CDATA\[(?:.*?\]\]>|.*) | <[!?][^<>]*>
+    | <!--(?:.*?-->|.*) | <!\[CDATA\[(?:.*?\]\]>|.*) | <(?:!|\?(?!php\b|=))[^<>]*>
+    | (?P<program><\?(?:php\b|=)(?:.*?\?>|.*) | <%(?:[^%<]|%(?!>)|<(?!%))*%>)    # PHP, ERB
     | <(?P<end>/?)(?P<name>[a-z][^\s/<>]*)(?P<attributes>{ATTRIBUTES})>
     | (?P<text>&\#?\w+; | [^<&]+ | [<&])""",
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
+PAGE_LANGUAGE = re.compile(r"""<html\b[^<>]*?\slang\s*=\s*["']?([\w-]+)""", re.IGNORECASE)
 LEFT_ALONE = re.compile(r"""\stranslate\s*=\s*["']?no\b|\sclass\s*=\s*["'][^"']*\bnotranslate\b""", re.IGNORECASE)
-SYNTAX = re.compile(r"&(?:lt|gt|amp|#0*(?:38|60|62)|#[xX]0*(?:26|3[cCeE]));")  # stays an entity in texts
+TEMPLATE = re.compile(r"\{%[^{}]*%\}|\{\{[^{}]*\}\}")  # of Django, Jinja and others, whose signs are not escaped
+WORDS = re.compile(r"[^\W\d_]+|['’‘\"“”,.?!-]")  # what entities are decoded to; others stay entities
 
 
 class HTML(Document):
-    """A page: a unit for each text between tags of blocks; tags of words stay in it. Attributes are left alone."""
+    """A page: a unit for each text between block tags; inline tags stay in it. Attributes are left alone."""
 
-    declaration = re.compile(rb"<meta[^>]*?charset\s*=\s*[\"']?([\w.:-]+)", re.IGNORECASE)
+    declaration = re.compile(rb"<(?:meta[^>]*?charset|\?xml[^>]*?encoding)\s*=\s*[\"']?([\w.:-]+)", re.IGNORECASE)
     unencodable = "xmlcharrefreplace"
 
     def parse(self):
-        pieces, opaque, depth = [], "", 0  # of the current text; the element that is left alone, and how deep
+        pieces, opaque, depth = [], "", 0  # of the current text; the element that is left alone, and its depth
         for token in TOKEN.finditer(self.text):
             start, kind, name = token.start(), _kind(token), (token["name"] or "").lower()
             if opaque:
@@ -48,12 +51,17 @@ class HTML(Document):
                 pieces = []
         yield from self._unit(pieces)
 
+    def shared_edits(self, chosen):
+        """The language of the page, if it declares one."""
+        if self.language and (declared := PAGE_LANGUAGE.search(self.text)):
+            yield *declared.span(1), self.language.replace("_", "-")
+
     def _unit(self, pieces):
         pieces = self._trimmed(pieces)
         if any(kind == "text" and re.search(r"\w", self.text[start:end]) for start, end, kind, _ in pieces):
             source = "".join(self._source(*piece[:3]) for piece in pieces)
             kept = [self.text[start:end] for start, end, kind, _ in pieces if kind != "text"]
-            span = stripped(self.text, pieces[0][0], pieces[-1][1])
+            span = stripped_span(self.text, pieces[0][0], pieces[-1][1])
             code = [re.escape(self.text[start:end]) for start, end, kind, _ in pieces if kind == "code"]
             markup = re.compile("|".join(code)) if code else None
             yield Unit((source.strip(),), language=self.language, markup=markup, span=span, place=kept)
@@ -86,12 +94,15 @@ class HTML(Document):
         raw = self.text[start:end]
         if kind != "text":
             return raw
-        return re.sub(r"[ \t\r\n\f]+", " ", raw if SYNTAX.fullmatch(raw) else html.unescape(raw))
+        if raw.startswith("&"):
+            character = html.unescape(raw)
+            return character if WORDS.fullmatch(character) else raw
+        return re.sub(r"[ \t\r\n\f]+", " ", raw)
 
     def edits(self, unit, texts):
         if any(unit.source.count(tag) != texts[0].count(tag) for tag in unit.place):
             raise self.error("a translation must have the tags of its source", texts[0][:80], unit.span[0])
-        yield *unit.span, escape_around(texts[0], unit.place, _escaped)
+        yield *unit.span, escape_except(texts[0], unit.place + TEMPLATE.findall(unit.source), _escaped)
 
 
 def _escaped(text):
@@ -102,4 +113,4 @@ def _kind(token):
     if token["name"]:
         void = token["name"].lower() in VOID or token["attributes"].endswith("/")
         return "end" if token["end"] else "void" if void else "start"
-    return "text" if token["text"] else "other"
+    return "text" if token["text"] else "code" if token["program"] else "other"

@@ -3,7 +3,7 @@
 import json
 import re
 
-from keras_tfm.documents.document import Document, Unit
+from keras_tfm.documents.document import QUOTED, Document, Unit
 
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]')
 
@@ -11,21 +11,25 @@ TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]')
 class JSON(Document):
     """A JSON file. Where an object has a "message", only that is translated; keys that begin with @ are not."""
 
+    accelerators = True
+
     def parse(self):
         try:
-            json.loads(self.text.removeprefix("\ufeff"))
+            json.loads(self.text.removeprefix("\ufeff"), parse_int=str)  # Python's integers have a limit
         except json.JSONDecodeError as error:
             raise self.error("a JSON file must be well-formed", error) from error
         except RecursionError as error:
             raise self.error("a JSON file must not be nested so deeply", "too many levels") from error
         values = list(self._values())
+        self.locale = next((match.span() for path, match in values if path == ("@@locale",)), None)
         messages = {path[:-1] for path, _ in values if path[-1:] == ("message",)}
         for path, match in values:
             inside = next((path[:size] for size in range(len(path)) if path[:size] in messages), None)
             private = any(key.startswith("@") for key in path)
             source = json.loads(match[0])
             if source.strip() and not private and (inside is None or path == (*inside, "message")):
-                yield Unit((source,), context=".".join(path), language=self.language, span=match.span())
+                options = {"language": self.language, "markup": QUOTED, "span": match.span()}
+                yield Unit((source,), context=".".join(path), **options)
 
     def _values(self):
         """Yields (path, match) of each string that is a value."""
@@ -47,6 +51,11 @@ class JSON(Document):
                     path[-1] = json.loads(key)
                 case _:
                     yield tuple(path), match
+
+    def shared_edits(self, chosen):
+        """The language, which Flutter's files name."""
+        if self.locale and self.language:
+            yield *self.locale, json.dumps(self.language.replace("-", "_"))
 
     def edits(self, unit, texts):
         yield *unit.span, json.dumps(texts[0], ensure_ascii=self.text.isascii() and "\\u" in self.text)

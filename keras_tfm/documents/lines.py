@@ -2,7 +2,7 @@
 
 import re
 
-from keras_tfm.documents.document import Document, Unit, stripped
+from keras_tfm.documents.document import Document, Unit, stripped_span
 
 LINE = re.compile(r"[^\r\n]+")
 
@@ -13,7 +13,7 @@ class Lines(Document):
     def parse(self):
         for match in LINE.finditer(self.text, self.text.startswith("\ufeff")):
             if source := match[0].strip():
-                yield Unit((source,), language=self.language, span=stripped(self.text, *match.span()))
+                yield Unit((source,), language=self.language, span=stripped_span(self.text, *match.span()))
 
     def edits(self, unit, texts):
         yield *unit.span, " ".join(texts[0].split("\n"))
@@ -21,6 +21,8 @@ class Lines(Document):
 
 class TSV(Document):
     """Source and translation in the first two columns; a second column is added if there is none."""
+
+    bilingual = accelerators = True
 
     def parse(self):
         for match in LINE.finditer(self.text, self.text.startswith("\ufeff")):

@@ -4,16 +4,20 @@ import collections
 import re
 
 from keras_tfm.common import extras
-from keras_tfm.documents.document import Document, Unit, stripped
+from keras_tfm.documents.document import Document, Unit, stripped_span
 
-FRONT_MATTER = re.compile(r"\ufeff?---[ \t]*\r?\n.*?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
+FRONT_MATTER = re.compile(r"\ufeff?(---|\+\+\+)[ \t]*\r?\n(?:.*?\n)?\1[ \t]*(?:\r?\n|\Z)", re.DOTALL)
 MARKUP = r"""
       (?P<ticks>(?<!`)`+(?!`)).*?(?<!`)(?P=ticks)(?!`)                      # code
     | \\[!-/:-@\[-`{-~]                                                     # escapes
     | \]\((?:[^()\\]|\\.|\([^()]*\))*\) | \]\[[^\[\]]*\] | !?\[ | \]        # links and images
+    | \$\$.+?\$\$ | (?<![\w$])\$(?![\s$])[^$]*?(?<![\s\\])\$(?![\w$])        # mathematics
     | <[A-Za-z/!][^<>]*> | \*+ | ~~+ | (?<!\w)_+ | _+(?!\w) | `+
     """
-START = re.compile(r"(?=[#>+=-]|<(?![A-Za-z/!][^<>]*>)|\d+[.)](?:\s|$)|[~:|])")  # of a line that would not be text
+ATTRIBUTES = re.compile(r"\s*\{:?\s*[#.][^{}\n]*\}\Z")  # behind a heading: {#anchor .class}
+# The start of a line of a footnote, a definition or a task, and complete lines of admonitions, containers and alerts.
+BLOCK = re.compile(r"\[\^[^\[\]]+\]:\s*|:\s+|\[[ xX]\]\s+|(?:!!!|\?\?\?\+?|:::+|\[!\w+\]).*")
+START = re.compile(r"(?=[#>+=-]|<(?![A-Za-z/!][^<>]*>)|\d+[.)](?:\s|$)|[~:|])")  # of a line that is not plain text
 
 
 class Markdown(Document):
@@ -55,6 +59,11 @@ class Markdown(Document):
         spans = []
         for (start, end), content in zip(lines[token.map[0] : token.map[1]], token.content.split("\n"), strict=False):
             raw, content = self.text[start:end].rstrip(), content.rstrip()
+            if marker := BLOCK.match(content):  # of an extension, which begins a block of its own
+                yield from self._unit(spans)
+                spans, content = [], content[marker.end() :]
+                if not content:
+                    continue
             place = raw.rfind(content)
             if place < 0:  # such as a tab that is indentation in part
                 return
@@ -67,9 +76,13 @@ class Markdown(Document):
         yield from self._unit(spans)
 
     def _unit(self, spans, in_table=False):
+        if not spans:
+            return
+        if attributes := ATTRIBUTES.search(self.text, *spans[-1]):
+            spans = [*spans[:-1], (spans[-1][0], attributes.start())]
         text = " ".join(self.text[start:end].strip() for start, end in spans)
         if re.search(r"\w", self.markup.sub("", text)):
-            span = stripped(self.text, spans[0][0], spans[-1][1])
+            span = stripped_span(self.text, spans[0][0], spans[-1][1])
             yield Unit((text,), language=self.language, markup=self.markup, span=span, place=in_table)
 
     def edits(self, unit, texts):

@@ -1,4 +1,4 @@
-"""MO files of gettext: PO files, compiled. There is no mark for what needs a review."""
+"""MO files of gettext: PO files, compiled. The format cannot mark translations that need a review."""
 
 import re
 import struct
@@ -12,7 +12,8 @@ ORDERS = {0x950412DE: "<", 0xDE120495: ">"}  # magic number, read as little-endi
 class MO(PO):
     """An MO file. It holds no untranslated entries; changed ones are written into a new table without hashes."""
 
-    declaration = re.compile(rb"Content-Type:[^\n]*?charset=([\w.:-]+)")
+    marks_drafts = False
+    declaration = re.compile(rb"Content-Type:[^\n]*?charset=([\w.:-]+)", re.IGNORECASE)
 
     def decode(self):
         self.entries = self._read()
@@ -61,13 +62,19 @@ class MO(PO):
         targets = targets if plural else targets[:1]
         return Unit(sources, targets, plural, context, language=self.language, place=entry[0])
 
-    def splice(self, chosen):
+    def line(self, unit):
+        return None
+
+    def check_writable(self):
         if self.revision:
             raise self.error("an MO file to be changed must have revision 0", f"{self.revision:#x}")
-        try:
-            new = {unit.place: "\0".join(texts).encode(self.encoding) for unit, texts in chosen.items()}
-        except UnicodeEncodeError as error:
-            raise self.error(f"translations must be text that {self.encoding} has", repr(error.object[:40])) from error
+
+    def edits(self, unit, texts):
+        yield *unit.span, "\0".join(texts)  # all is written anew, by `splice`
+
+    def splice(self, chosen):
+        self.check_writable()
+        new = {unit.place: self.encode("\0".join(texts)) for unit, texts in chosen.items()}
         columns = zip(*sorted({**dict(self.entries), **new}.items()), strict=True)
         parts = [part for column in columns for part in column]
         size, places, end = 8 * len(parts), [], 28 + 8 * len(parts)

@@ -4,7 +4,7 @@ import gettext
 import re
 
 from keras_tfm.common import extras
-from keras_tfm.documents.protected import find_protected
+from keras_tfm.text.protected import find_protected
 
 RULE = re.compile(r"nplurals\s*=\s*(\d+)\s*;\s*plural\s*=\s*([^;]+)")
 GERMANIC = "nplurals=2; plural=(n != 1);"  # gettext's rule where a file has none
@@ -31,7 +31,7 @@ class Plurals:
             raise ValueError(header[:80])
 
     def sources(self, singular, plural):
-        """The text to translate for each form: the singular where it says the number, or is for 1 alone."""
+        """The text to translate for each form: the singular for forms of 1 alone, or where it has the number."""
         same = _placeholders(singular) == _placeholders(plural)
         use = [numbers == {1} or 1 in numbers and same and self.count > 1 for numbers in self.numbers]
         return tuple(singular if is_singular else plural for is_singular in use)

@@ -15,7 +15,8 @@ TOKEN = re.compile(
     re.VERBOSE,
 )
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "v": "\v", "f": "\f"}
-QUOTED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"})
+QUOTED = {code: f"\\{code:03o}" for code in (*range(32), 127)}
+QUOTED |= {ord(character): f"\\{letter}" for letter, character in ESCAPES.items()} | {34: '\\"', 92: "\\\\"}
 
 
 @dataclass
@@ -41,7 +42,8 @@ class Entry:
 class PO(Document):
     """A PO file."""
 
-    declaration = re.compile(rb'"Content-Type:[^"]*?charset=([\w.:-]+)')
+    bilingual = marks_drafts = accelerators = True
+    declaration = re.compile(rb'"Content-Type:(?:[^"]|"\s*")*?charset=([\w.:-]+)', re.IGNORECASE)
 
     def default_encoding(self, declared):
         return "utf-8" if declared == "CHARSET" else declared
@@ -119,7 +121,7 @@ class PO(Document):
             if targets[0] and len(targets) != count and not entry.fuzzy:
                 rule = f"plural entries must have {count} forms, as Plural-Forms says"
                 raise self.error(rule, f"{len(targets)}", entry.fields["msgstr[0]"][0])
-            targets = targets if len(targets) == count else ("",) * count  # a draft from before another rule
+            targets = targets if len(targets) == count else ("",) * count  # a draft from before the rule changed
         comments = [match["comment"] for match in entry.comments]
         return Unit(
             self.plurals.sources(source, plural) if plural else (source,),
@@ -132,6 +134,9 @@ class PO(Document):
             span=(entry.fields[entry.forms[0]][0], entry.fields[entry.forms[-1]][2]),
             place=entry,
         )
+
+    def line(self, unit):
+        return self.text.count("\n", 0, unit.place.fields["msgid"][0]) + 1
 
     def edits(self, unit, texts):
         names = [f"msgstr[{form}]" if unit.plural else "msgstr" for form in range(len(texts))]
@@ -148,7 +153,7 @@ class PO(Document):
             yield start, start, f"#, fuzzy{self.newline}"
 
     def shared_edits(self, chosen):
-        """What a template leaves open, and plural forms if the file has none."""
+        """Fills in what a template leaves open, and the plural rule if the file has none."""
         if not self.header:
             return
         _, start, end, _ = self.header.fields["msgstr"]

@@ -1,17 +1,20 @@
 """Sentences of a text, and the white space between them."""
 
 import functools
+import itertools
 import re
+from collections.abc import Iterable
 
 from keras_tfm.common import extras
 
 
-def split_sentences(text, language="en"):
-    """Splits a text into sentences; lines end them too.
+def split_sentences(text: str, language: str = "en", spans: Iterable[tuple] = ()) -> tuple[list[str], list[str]]:
+    """Splits a text into sentences; line ends, tabs and the " | " between plural forms end them too.
 
     Args:
         text: one or more paragraphs.
         language: of the text, such as "en".
+        spans: (start, end, …) of parts that must not be split, as `find_protected` returns them.
 
     Returns:
         (sentences, spaces): the white space before, between and after them, so one more than there are sentences.
@@ -23,13 +26,18 @@ def split_sentences(text, language="en"):
     '  Dr. Smith came.  He left.\\n\\nThe end\\n'
     """
     segment = functools.partial(extras.load("sentencex").segment, language.replace("_", "-").partition("-")[0] or "en")
+    lines = re.split(r"([\n\t]| \| )", re.sub("[\ud800-\udfff]", "\ufffd", text))  # sentencex refuses surrogates
+    pieces = [piece for line in lines for piece in (segment(line) if line.strip() else [line])]
+    inside = {place for start, end, *_ in spans for place in range(start + 1, end)}
+    cuts = [cut for cut in itertools.accumulate(map(len, pieces), initial=0) if cut not in inside]
     parts = []  # white space and anything else, in turns
-    for line in re.split(r"(\n)", text):
-        for piece in segment(line) if line.strip() else [line]:
-            inner = piece.strip()
-            start = piece.find(inner) if inner else 0
-            parts += [piece[:start], inner, piece[start + len(inner) :]]
-    sentences, spaces = [], [""]
+    for start, end in itertools.pairwise(cuts):
+        piece = text[start:end]
+        inner = piece.strip()
+        start = piece.find(inner) if inner else 0
+        parts += [piece[:start], inner, piece[start + len(inner) :]]
+    sentences: list[str] = []
+    spaces = [""]
     for part in parts:
         if part.strip():
             sentences.append(part)
@@ -39,7 +47,7 @@ def split_sentences(text, language="en"):
     return sentences, spaces
 
 
-def join_sentences(sentences, spaces):
+def join_sentences(sentences: list[str], spaces: list[str]) -> str:
     """Puts sentences, or their translations, and the white space around them together.
 
     >>> join_sentences(["One.", "Two."], ["", " ", "\\n"])

@@ -1,21 +1,33 @@
 """XLIFF 1.2 and 2.0. What is filled in has the state needs-review-translation, or in 2.0 translated (not reviewed)."""
 
+import re
+
 from keras_tfm.documents.document import Unit
 from keras_tfm.documents.xml import XMLDocument
 
 PAIRS = {"1": "trans-unit", "2": "segment"}  # the element with source and target, by version
 LANGUAGES = {"1": ("file", "target-language"), "2": ("xliff", "trgLang")}  # where the target language is declared
-OPEN = {"initial", "translated"}  # states of XLIFF 2.0 before a review
+# Inline elements whose text stays.
+NOT_TRANSLATED = re.compile(
+    r"""<(?P<mrk>(?:\w+:)?mrk)\s[^<>]*(?:translate\s*=\s*["']no|mtype\s*=\s*["']protected)["'][^<>]*>.*?</(?P=mrk)\s*>""",
+    re.DOTALL,
+)
+OPEN = {"", "initial", "translated"}  # states of XLIFF 2.0 before a review
+UNTRANSLATED = {"new", "needs-translation", "initial"}  # states in which a target may be a copy of the source
 
 
 class XLIFF(XMLDocument):
     """An XLIFF file; inline elements are part of the texts, as tags."""
+
+    bilingual = marks_drafts = accelerators = True
 
     def parse(self):
         root = self.elements[0]
         self.version = root.attributes.get("version", "")[:1]
         if root.name != "xliff" or self.version not in PAIRS:
             raise self.error("an XLIFF file must have a root xliff of version 1 or 2", root.name)
+        declared = {element.attributes.get(LANGUAGES[self.version][1], "") for element in self.elements} - {""}
+        self.language = self.language or ("" if len(declared) > 1 else "".join(declared))
         for element in self.elements:
             source = element.child("source")
             if element.name == PAIRS[self.version] and source and element.inherited("translate") != "no":
@@ -25,15 +37,17 @@ class XLIFF(XMLDocument):
         owner = element if self.version == "1" else element.parent
         notes = owner.child("notes") or owner
         state = (target.attributes if target else {}) if self.version == "1" else element.attributes
-        state = state.get("state", "initial" if self.version == "2" else "")
-        text = self.content(target)
+        state, original, text = state.get("state", ""), self.content(source), self.content(target)
+        text = "" if text == original and state in UNTRANSLATED else text
         return Unit(
-            (self.content(source),),
+            (original,),
             (text,),
             context=owner.attributes.get("resname") or owner.attributes.get("id", ""),
             comments="\n".join(self.content(note) for note in notes.children if note.name == "note"),
+            markup=NOT_TRANSLATED,
             fuzzy=bool(text) and (state.startswith("needs-") or self.version == "2" and state in OPEN),
             language=element.inherited(LANGUAGES[self.version][1]) or self.language,
+            span=(element.start, element.end),
             place=(element, source, target),
         )
 
@@ -58,5 +72,5 @@ class XLIFF(XMLDocument):
     def shared_edits(self, chosen):
         owner, name = LANGUAGES[self.version]
         for element in self.elements if self.language else ():
-            if element.name == owner and name not in element.attributes:
+            if element.name == owner and not element.attributes.get(name):
                 yield element.start, element.inner, self.with_attribute(element, name, self.language)

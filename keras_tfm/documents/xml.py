@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from xml.parsers import expat
 from xml.sax.saxutils import escape
 
-from keras_tfm.documents.document import Document, escape_around
+from keras_tfm.documents.document import Document, escape_except
 
 TAG = r"<(?:[^<>\"']|\"[^\"]*\"|'[^']*')*>"
 PIECE = re.compile(rf"<!\[CDATA\[(?P<data>.*?)\]\]>|<!--.*?-->|<\?.*?\?>|(?P<tag>{TAG})|(?P<text>[^<]+)", re.DOTALL)
@@ -100,7 +100,7 @@ class XMLDocument(Document):
         tags, original = {piece["tag"] for piece in pieces} - {None}, self.content(source)
         if any(text.count(tag) != original.count(tag) for tag in tags):
             raise self.error("a translation must have the tags of its source", text[:80], source.start)
-        new = escape_around(text, tags, lambda part: escape(part, {"\r": "&#13;"})).replace("\n", self.newline)
+        new = escape_except(text, tags, lambda part: escape(part, {"\r": "&#13;"})).replace("\n", self.newline)
         try:
             expat.ParserCreate().Parse(f"<x>{new}</x>", True)
         except expat.ExpatError as error:

@@ -16,23 +16,25 @@ import os
 import pathlib
 import threading
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, overload
 
 import numpy as np
 
 from keras_tfm import artifacts
 from keras_tfm.common import extras, files
-from keras_tfm.common.arguments import MOST_BEAMS, UserError, check, positive, strings
+from keras_tfm.common.arguments import MAX_BEAMS, UserError, check, positive, strings
 from keras_tfm.common.progress import Progress
 from keras_tfm.text import END, PAD, START, pieces
 from keras_tfm.text.base import encode_truncated, longest_translation
+from keras_tfm.text.masking import MAX_SLOTS, characters_except
+from keras_tfm.text.translating import TextTranslator
 
 BATCH_SIZE = 32  # texts that are translated together, where the runtime can
 NEVER = -1e9  # log-probability of a suppressed token, as in `keras_tfm.ops`
 
 
-class Runner:
+class Runner(TextTranslator):
     """Translates strings with an exported translator. Safe to use from several threads.
 
     Args:
@@ -58,7 +60,11 @@ class Runner:
             received = f"{self.folder}, with format {self.settings['format']!r}"
             raise UserError(f"`folder` must contain a translator in the {self.format} format. Received: {received}")
         with files.reading(self.folder / artifacts.MANIFEST):
-            self.most_hypotheses = limited("n_best", self.settings.get("n_best", 1), MOST_BEAMS)
+            self.max_hypotheses = limited("n_best", self.settings.get("n_best", 1), MAX_BEAMS)
+            self.languages = strings(self.settings.get("languages", []), "languages")
+            self.placeholders = limited("placeholders", self.settings.get("placeholders", 0) + 1, MAX_SLOTS + 1) - 1
+            self.target_language = self.settings.get("target_language")
+            self.max_length = limited("max_length", self.settings["max_length"])
 
     def __repr__(self):
         shown = ("precision", "num_beams", "max_length")
@@ -68,42 +74,38 @@ class Runner:
     def __call__(self, texts: str, verbose: int = 0, **options: Any) -> str: ...
     @overload
     def __call__(self, texts: Iterable[str], verbose: int = 0, **options: Any) -> list[str]: ...
-    def __call__(self, texts, verbose=0, **options):
-        """Translates a list of strings, or one string. With `verbose=1`, shows progress; there are no other options."""
-        check_no_options(self.format, options)
-        if isinstance(texts, str):
-            return self([texts], verbose)[0]
-        return [hypotheses[0][0] for hypotheses in self._all(texts, 1, verbose)]
+    def __call__(self, texts, verbose=0, target_language=None, glossary=None, **options):
+        """Translates a list of strings, or one string. With `verbose=1`, shows progress.
 
-    def n_best(self, texts: Iterable[str], n: int, verbose: int = 0) -> list[list[tuple[str, float]]]:
+        `target_language` and `glossary` are those of a `Translator`; an export has fixed all other options.
+        """
+        return self._call(texts, verbose, target_language, glossary, **options)
+
+    def n_best(
+        self, texts: Iterable[str], n: int, verbose: int = 0, target_language: Any = None, glossary: Any = None
+    ) -> list[list[tuple[str, float]]]:
         """Returns the `n` best translations of each string with their scores, best first: [(string, score), …].
 
         The formats "litert" and "onnx" return one. "saved_model" and "web" return at most the `n_best` of the export.
         In the scores of CTranslate2, padding and the start token have no share of the probability.
         """
-        rule = f"at most {self.most_hypotheses} for this export"
-        return self._all(texts, check("n", n, positive("n", n) <= self.most_hypotheses, rule), verbose)
+        limited("n", n, self.max_hypotheses)
+        return self._n_best(texts, n, verbose, target_language, glossary)
 
-    def score(self, sources: Iterable[str], targets: Iterable[str]) -> list[float]:
+    def score(self, sources: Iterable[str], targets: Iterable[str], target_language: Any = None) -> list[float]:
         """Returns the log probability of each target given its source, if the format can; see `Translator.score`."""
         raise UserError(f"`score` needs a run, a saved translator or a CTranslate2 export. Received: {self.folder}")
 
-    def _all(self, texts, n, verbose):
-        texts = strings(texts)
-        sentences = [string for string in texts if string.strip()]
+    def _hypotheses(self, texts, tags, n, verbose, **options):
+        check_no_options(self.format, options)
+        sentences = [tag + string for tag, string in zip(tags, texts, strict=True) if string.strip()]
         with Progress(len(sentences), "translating", "sentence", verbose) as bar:
-            translations = iter(self._translate(sentences, n, bar))
+            translations = iter(self._translate(sentences, n or 1, bar))
         return [next(translations) if string.strip() else [("", 0.0)] for string in texts]
 
     def warm_up(self) -> None:
         """Translates a text, so that the first call does not wait for what the runtime prepares."""
-        self(["a"])
-
-    def stream(self, lines: Iterable[str], chunk: int = 2048) -> Iterator[str]:
-        """Translates an iterable of any length, `chunk` strings at a time."""
-        lines = iter(lines)
-        while texts := list(itertools.islice(lines, chunk)):
-            yield from self(texts)
+        self(["a"], target_language=self.languages[0] if self.languages else None)
 
 
 class TokenRunner(Runner):
@@ -113,20 +115,19 @@ class TokenRunner(Runner):
 
     def __init__(self, folder, num_threads=1):
         super().__init__(folder)
-        with files.reading(self.folder / artifacts.MANIFEST):
-            self.max_length = limited("max_length", self.settings["max_length"])
         self.source_tokenizer, self.target_tokenizer = artifacts.load_tokenizers(self.folder)
+        self.unseen_characters = self.source_tokenizer.unseen_characters
         self._load(num_threads)
 
     def _translate(self, texts, n, bar):
-        rows = encode_truncated(self.source_tokenizer, texts, self.max_length - 1, stacklevel=5)
+        rows = encode_truncated(self.source_tokenizer, texts, self.max_length - 1, stacklevel=7)
         translations, lengths = [[("", 0.0)]] * len(texts), list(map(len, rows))
         order = sorted((place for place, ids in enumerate(rows) if ids), key=lengths.__getitem__)
         # one length at a time: no padding, and the runtime prepares for each length only once
         for _, places in itertools.groupby(order, key=lengths.__getitem__):
             places = list(places)
-            answers = self._search([[*rows[place], END] for place in places], n)
-            for place, hypotheses in zip(places, answers, strict=True):
+            results = self._search([[*rows[place], END] for place in places], n)
+            for place, hypotheses in zip(places, results, strict=True):
                 strings = self.target_tokenizer.decode(ids for ids, _ in hypotheses)
                 translations[place] = [(text, score) for text, (_, score) in zip(strings, hypotheses, strict=True)]
             bar.add(len(places))
@@ -149,6 +150,10 @@ class SavedModelTranslator(Runner):
             self._model = tf.saved_model.load(str(self.folder))  # must live as long as its signature
             self._signature = self._model.signatures["translate"]
         self._constant = tf.constant
+        known = self.settings.get("characters")
+        with files.reading(self.folder / artifacts.MANIFEST):
+            check("characters", known, known is None or isinstance(known, str), "a string")
+            self.unseen_characters = None if known is None else characters_except(known)
 
     def _translate(self, texts, n, bar):
         translations, order = [[]] * len(texts), sorted(range(len(texts)), key=lambda place: len(texts[place]))
@@ -157,11 +162,11 @@ class SavedModelTranslator(Runner):
             sources = [texts[place].encode("utf-8", "replace") for place in places]
             outputs = self._signature(texts=self._constant(sources))
             arrays = (outputs[name].numpy() for name in ("translations", "scores", "cut"))
-            for place, answers, scores, cut in zip(places, *arrays, strict=True):
-                answers = [answer.decode("utf-8", "replace") for answer in answers[:n]]
-                translations[place] = list(zip(answers, map(float, scores), strict=False))
+            for place, hypotheses, scores, cut in zip(places, *arrays, strict=True):
+                strings = [string.decode("utf-8", "replace") for string in hypotheses[:n]]
+                translations[place] = list(zip(strings, map(float, scores), strict=False))
                 if cut:
-                    warnings.warn(f"{cut} tokens were cut off: {texts[place][:40]!r} …", stacklevel=4)
+                    warnings.warn(f"{cut} tokens were cut off: {texts[place][:40]!r} …", stacklevel=6)
             bar.add(len(places))
         return translations
 
@@ -192,8 +197,8 @@ class WebTranslator(LiteRTTranslator):
     format = "web"
 
     def _search(self, rows, n):
-        found = [self._outputs(row + [PAD] * (self.max_length - len(row))) for row in rows]
-        return [list(zip(x["ids"][0][:n], map(float, x["scores"][0]), strict=False)) for x in found]
+        outputs = [self._outputs(row + [PAD] * (self.max_length - len(row))) for row in rows]
+        return [list(zip(x["ids"][0][:n], map(float, x["scores"][0]), strict=False)) for x in outputs]
 
 
 class CTranslate2Translator(TokenRunner):
@@ -207,7 +212,7 @@ class CTranslate2Translator(TokenRunner):
         targets = vocabulary(self.target_tokenizer)
         self._ids = {name: number for number, name in enumerate(targets)}
         with files.reading(self.folder / artifacts.MANIFEST):
-            self._beams = limited("num_beams", self.settings["num_beams"], MOST_BEAMS)
+            self._beams = limited("num_beams", self.settings["num_beams"], MAX_BEAMS)
             self._shortest, ngram = (
                 limited(name, self.settings[name] + 1) - 1 for name in ("min_length", "no_repeat_ngram_size")
             )
@@ -220,13 +225,14 @@ class CTranslate2Translator(TokenRunner):
             }
         with files.reading(self.main):
             self._translator = runtime.Translator(str(self.folder), intra_threads=num_threads)
-        self.most_hypotheses = MOST_BEAMS
+        self.max_hypotheses = MAX_BEAMS
 
     def _search(self, rows, n):
         longest = max(min(longest_translation(len(rows[0])), self.max_length), self._shortest)
         tokens = [[self._names[number] for number in row[:-1]] for row in rows]  # CTranslate2 adds the end token
         sizes = {"beam_size": max(self._beams, n), "num_hypotheses": n, "max_decoding_length": longest}
-        results = self._translator.translate_batch(tokens, return_scores=self._beams > 1, **sizes, **self._options)
+        sizes["return_scores"] = sizes["beam_size"] > 1
+        results = self._translator.translate_batch(tokens, **sizes, **self._options)
         return [
             [
                 ([self._ids[name] for name in names], score)
@@ -235,11 +241,13 @@ class CTranslate2Translator(TokenRunner):
             for result in results
         ]
 
-    def score(self, sources: Iterable[str], targets: Iterable[str]) -> list[float]:
+    def score(self, sources: Iterable[str], targets: Iterable[str], target_language: Any = None) -> list[float]:
+        sources, targets = self.prepare_pairs(sources, targets, target_language)
         sides = pieces.encode_pairs(self.source_tokenizer, sources, self.target_tokenizer, targets, self.max_length)
         names = self._names, [*self._ids]
         tokens = [[[each[i] for i in ids] for ids in side] for each, side in zip(names, sides, strict=True)]
-        return [sum(each.log_probs) for each in self._translator.score_batch(*tokens)] if tokens[0] else []
+        scores = self._translator.score_batch(*tokens, max_batch_size=BATCH_SIZE) if tokens[0] else []
+        return [sum(each.log_probs) for each in scores]
 
 
 class ONNXTranslator(TokenRunner):
@@ -251,13 +259,14 @@ class ONNXTranslator(TokenRunner):
         runtime, settings = extras.load("onnxruntime"), self.settings
         with files.reading(self.folder / artifacts.MANIFEST):
             self._longest = limited("longest", settings["longest"])
-            self._beams = limited("num_beams", settings["num_beams"], MOST_BEAMS)
+            self._beams = limited("num_beams", settings["num_beams"], MAX_BEAMS)
             lengths = np.arange(1, self._longest + 1, dtype="float32")
             base = {"length": lengths, "gnmt": (5 + lengths) / 6}[settings["penalty"]]
             self._divisors = base ** np.float32(settings["length_penalty"])
             self._early_stopping = settings["early_stopping"]
             self._shortest, self._ngram = int(settings["min_length"]), int(settings["no_repeat_ngram_size"])
             self._suppressed = [PAD, START, *map(int, settings["suppress_tokens"])]
+            self._copied = np.array(settings.get("copied_tokens", ()), "int32")
         options = runtime.SessionOptions()
         options.intra_op_num_threads = num_threads
         sessions = []
@@ -285,7 +294,8 @@ class ONNXTranslator(TokenRunner):
             inputs = dict(zip(self._names, (x[parents] for x in cache), strict=True))
             inputs |= {"tokens": tokens, "position": np.array([position], "int32")}
             logits, *cache = self._step.run(self._outputs, inputs)
-            values = scores[:, None] + self._log_probabilities(logits.astype("float32"), written)
+            missing = self._copies(source) - self._copies(written)
+            values = scores[:, None] + self._log_probabilities(logits.astype("float32"), written, missing, limit)
             places = np.argpartition(values, -self._beams, axis=None)[-self._beams :]
             places = places[np.argsort(-values.flat[places], kind="stable")]
             scores, parents, tokens = values.flat[places], places // values.shape[1], places % values.shape[1]
@@ -298,38 +308,49 @@ class ONNXTranslator(TokenRunner):
             scores = np.where(ends, np.float32(2 * NEVER), scores)
         return best
 
-    def _log_probabilities(self, logits, written):
-        """Log-probabilities (k, vocabulary) of what may follow `written` (k, length), `NEVER` for the other tokens."""
+    def _log_probabilities(self, logits, written, missing, limit):
+        """Log-probabilities (k, vocabulary) of what may follow `written` (k, length), `NEVER` for the other tokens.
+
+        Of a translation of up to `limit` tokens, some copied tokens are `missing`, (k, copied tokens).
+        """
         result = logits - logits.max(axis=1, keepdims=True)
         result -= np.log(np.exp(result).sum(axis=1, keepdims=True))
-        n, length = self._ngram, written.shape[1]
+        n, length, total = self._ngram, written.shape[1], missing.sum(axis=1)
+        copied = np.where(missing > 0, result[:, self._copied], NEVER)
         result[:, self._suppressed] = NEVER
         if length < self._shortest - 1:
             result[:, END] = NEVER
         for row, first in np.ndindex(len(written), max(length - n + 1, 0) if n else 0):
             if np.array_equal(written[row, first : first + n - 1], written[row, length - n + 1 :]):
                 result[row, written[row, first + n - 1]] = NEVER
+        result[total > 0, END] = NEVER
+        result[total >= limit - length] = NEVER  # only what is missing fits
+        result[:, self._copied] = copied
         return result
 
+    def _copies(self, ids):
+        """How often each copied token occurs, (…, length) → (…, copied tokens)."""
+        return (np.asarray(ids)[..., None] == self._copied).sum(axis=-2)
 
-# The least mean similarity of an export's translations to the model's, by precision; "float32" stands for all but int8.
-# Measured with the date translator, on dates, on sentences that are none and on nonsense: every format with float or
-# int16 weights 1.00, int8 0.93 to 1.00; with noise of a fifth of their size on the weights, so that no date is right,
-# 0.76 to 0.82. A beam search may choose another of two equally good translations, so 1.00 would be too strict.
+
+# The lowest mean similarity of an export's translations to the model's that is accepted; "float32" stands for all
+# precisions but int8. Measured with the date translator, on dates, other sentences and nonsense: every format with
+# float or int16 weights 1.00, int8 0.93 to 1.00; with noise of a fifth of their size on the weights, so that no date is
+# right, 0.76 to 0.82. A beam search may choose another of two equally good translations, so 1.00 would be too strict.
 MIN_AGREEMENT = {"float32": 0.95, "int8": 0.85}
 
 
-def limited(name, value, most=artifacts.MOST_TOKENS):
-    """Returns `value` if it is a positive integer of at most `most`."""
-    return check(name, value, positive(name, value) <= most, f"at most {most:,}")
+def limited(name, value, maximum=artifacts.MAX_TOKENS):
+    """Returns `value` if it is a positive integer up to a maximum."""
+    return check(name, value, positive(name, value) <= maximum, f"at most {maximum:,}")
 
 
-def check_agreement(precision, least, texts):
-    """Returns the least agreement that an export needs, by default that of its precision; raises an error if wrong."""
-    if least is None:
+def check_agreement(precision, min_agreement, texts):
+    """Returns `min_agreement`, by default that of the precision; raises an error if it cannot be one."""
+    if min_agreement is None:
         return MIN_AGREEMENT["int8" if precision.startswith("int8") else "float32"]
-    check("min_agreement", least, texts is not None, "None without `compare_on`")
-    return check("min_agreement", least, 0 <= least <= 1, "a number from 0 to 1")
+    check("min_agreement", min_agreement, texts is not None, "None without `compare_on`")
+    return check("min_agreement", min_agreement, 0 <= min_agreement <= 1, "a number from 0 to 1")
 
 
 def load(folder: str | os.PathLike[str], num_threads: int = 1, **options: Any) -> Runner:

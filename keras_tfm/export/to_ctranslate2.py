@@ -4,8 +4,7 @@ import keras
 import numpy as np
 
 from keras_tfm.common import extras
-from keras_tfm.common.arguments import UserError, check, one_of
-from keras_tfm.export.common import check_options
+from keras_tfm.export.common import check_options, check_search
 from keras_tfm.export.runners import vocabulary
 from keras_tfm.text import PAD, START
 
@@ -17,10 +16,7 @@ NEVER = np.float32(-6e4)  # bias of the logit of a token that is never written; 
 def write(translator, folder, settings):
     """Writes a model for CTranslate2; see `keras_tfm.export.export`."""
     specs = extras.load("ctranslate2.specs")
-    if len(translator.models) != 1:
-        raise UserError(f"`translator` must have one model. Received: {len(translator.models)} models")
-    one_of("penalty", settings["penalty"], ["length"])
-    check("coverage_penalty", settings["coverage_penalty"], not settings["coverage_penalty"], "0 for CTranslate2")
+    check_search(translator, settings, "CTranslate2")
     spec = _spec(translator.models[0], specs)
     spec.register_source_vocabulary(vocabulary(translator.source_tokenizer))
     spec.register_target_vocabulary(vocabulary(translator.target_tokenizer))
@@ -31,7 +27,7 @@ def write(translator, folder, settings):
 
 
 def _spec(model, specs):
-    """The weights of a model, where CTranslate2 expects them."""
+    """The weights of a model, as CTranslate2 expects them."""
     options = check_options(model, "CTranslate2", SUPPORTED, ANY)
     spec = specs.TransformerSpec.from_config(
         (len(model.encoder.blocks), len(model.decoder.blocks)),

@@ -8,8 +8,8 @@ import numpy as np
 
 from keras_tfm import artifacts
 from keras_tfm.common import extras, files
-from keras_tfm.common.arguments import check, one_of
-from keras_tfm.export.common import check_options
+from keras_tfm.common.arguments import check
+from keras_tfm.export.common import check_options, check_search
 from keras_tfm.models.marian_layout import counterpart
 from keras_tfm.text import MarianTokenizer, SentencePieceTokenizer
 
@@ -20,9 +20,7 @@ END, UNKNOWN, PAD = range(3)  # ids in the files; all others follow in our order
 
 def write(translator, folder, settings):
     """Writes a model for Hugging Face; see `keras_tfm.export.export`."""
-    check("translator", len(translator.models), len(translator.models) == 1, "one with a single model")
-    one_of("penalty", settings["penalty"], ["length"])
-    check("coverage_penalty", settings["coverage_penalty"], not settings["coverage_penalty"], "0 for Hugging Face")
+    check_search(translator, settings, "Hugging Face")
     model, tokenizers = translator.models[0], [translator.source_tokenizer, translator.target_tokenizer]
     check_options(model, "Marian", SUPPORTED, {"tied_output"})
     check("model_dim", model.arguments["model_dim"], model.arguments["model_dim"] % 2 == 0, "even for Hugging Face")
@@ -36,9 +34,8 @@ def write(translator, folder, settings):
     for name, content in configurations(translator, settings, names, shared, orders[1]).items():
         files.write_json(folder / f"{name}.json", content, checksum=False)
     content = extras.load("safetensors.numpy").save(tensors_of(model, orders), {"format": "pt"})
-    (folder / artifacts.FORMATS["huggingface"].main).write_bytes(
-        content
-    )  # `save_file` would let only this user read it
+    # not by `save_file`, which would let only this user read it
+    (folder / artifacts.FORMATS["huggingface"].main).write_bytes(content)
 
 
 def names_of(tokenizer):

@@ -43,7 +43,7 @@ def converted(signatures, precision):
         if (types := PRECISIONS[precision]) is not None:
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
             converter.target_spec.supported_types = [getattr(tf, word) for word in types]
-        return _shared_buffers(converter.convert())
+        return _without_duplicates(converter.convert())
 
 
 class Graphs:
@@ -118,13 +118,13 @@ class _EightBitTables:
         return tf.cast(tf.gather(rows, ids), "float32") * tf.bitcast(tf.gather(scales, ids), "float32")
 
 
-def _shared_buffers(content):
-    """The LiteRT file with each buffer stored once: the converter writes the embeddings for each use."""
+def _without_duplicates(content):
+    """The LiteRT file with each buffer, and the scales of each, stored once: the converter writes them for each use."""
     from tensorflow.lite.python import schema_py_generated as schema
     from tensorflow.lite.tools import flatbuffer_utils
 
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content, 0))
-    first = {}
+    first, scales = {}, {}
     places = [
         first.setdefault(bytes(buffer.data), number) if buffer.data is not None else number
         for number, buffer in enumerate(model.buffers)
@@ -132,7 +132,21 @@ def _shared_buffers(content):
     for graph in model.subgraphs:
         for tensor in graph.tensors:
             tensor.buffer = places[tensor.buffer]
+            if tensor.quantization is not None:
+                fields = repr([np.asarray(value).tolist() for value in vars(tensor.quantization).values()])
+                tensor.quantization = scales.setdefault(fields, _Once(tensor.quantization))
     for number, place in enumerate(places):
         if place != number:
             model.buffers[number].data = None
     return bytes(flatbuffer_utils.convert_object_to_bytearray(model))
+
+
+class _Once:
+    """A table of a LiteRT file that is written once, however many others refer to it."""
+
+    def __init__(self, table):
+        self.table, self.place = table, None
+
+    def Pack(self, builder):  # as the classes of the schema call it
+        self.place = self.table.Pack(builder) if self.place is None else self.place
+        return self.place

@@ -6,16 +6,18 @@ Signatures of `translator.tflite`, for one sentence. All shapes are fixed, which
     attention: source (1, max_length), target (1, longest), which begins with the start token → weights (heads, longest,
         max_length): what each token of the target attends to, for the heads of all layers. Only for models that attend
         to the source; for an ensemble, those of its first model.
+
+With `explain`, a second page shows how the model translates; `keras_tfm.export.explain` computes what it shows.
 """
 
 import pathlib
 import shutil
 
 from keras_tfm import ops
-from keras_tfm.artifacts import FORMATS, PAGE
+from keras_tfm.artifacts import EXPLAIN, FORMATS, PAGE
 from keras_tfm.common import extras
 from keras_tfm.common.arguments import UserError, check
-from keras_tfm.export import to_litert
+from keras_tfm.export import explain, javascript, to_litert
 from keras_tfm.export.common import graph_of
 from keras_tfm.layers import recording
 from keras_tfm.text import PAD, ByteTokenizer, MarianTokenizer, SentencePieceTokenizer
@@ -26,11 +28,12 @@ FOLDER = pathlib.Path(__file__).parent / "page"
 
 def write(translator, folder, settings):
     """Writes a page; see `keras_tfm.export.export`. Replaces `runtime` in the settings by what the page has to know."""
-    runtime = extras.npm_files(settings.pop("runtime"))
     for tokenizer in translator.tokenizers:
         known = isinstance(tokenizer, KNOWN)
         check("tokenizer", type(tokenizer).__name__, known, f"one of {[each.__name__ for each in KNOWN]} for a page")
-    copy_runtime(runtime, folder / "runtime")
+    if settings["explain"]:
+        explain.check_model(translator)
+    copy_runtime(settings.pop("runtime"), folder / "runtime")
     for name in PAGE:
         (folder / name).write_bytes((FOLDER / name).read_bytes())
     graphs = _Graphs(translator, settings)
@@ -41,10 +44,17 @@ def write(translator, folder, settings):
         signatures["attention"] = graph_of(graphs.attention, (*ids, "source"), target)
     (folder / FORMATS["web"].main).write_bytes(to_litert.converted(signatures, settings["precision"]))
     settings["heads"] = graphs.heads
+    if settings["explain"]:
+        page, model, modules = EXPLAIN
+        (folder / page).write_bytes((FOLDER / page).read_bytes())
+        shutil.copytree(FOLDER / modules, folder / modules)
+        settings["explain"] = explain.write(translator, folder / model, settings)
+    if translator.placeholders:
+        settings["expressions"] = javascript.expressions(translator.source_tokenizer)  # for protected.js
 
 
 def copy_runtime(paths, folder):
-    """Copies LiteRT.js, {name: path}, and lets its parts find each other without a bundler."""
+    """Copies LiteRT.js and D3, {name: path}, and lets its parts find each other without a bundler."""
     folder.mkdir()
     for name, path in paths.items():
         shutil.copyfile(path, folder / name)

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import itertools
 import os
 import pathlib
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,6 +28,7 @@ from keras_tfm.common import extras
 from keras_tfm.common.arguments import UserError, check, positive, strings
 from keras_tfm.export import common, runners
 from keras_tfm.runtimes import programs
+from keras_tfm.text.masking import split_tag
 
 if TYPE_CHECKING:
     import keras_tfm
@@ -38,61 +41,74 @@ def export(
     precision: str | None = None,
     max_length: int | None = None,
     n_best: int | None = None,
+    jit_compile: bool = False,
     compare_on: Iterable[str] | None = None,
     min_agreement: float | None = None,
     title: str | None = None,
     examples: Iterable[str] | None = None,
     runtime: str | os.PathLike[str] | None = None,
+    explain: bool | None = None,
 ) -> Verdict | None:
     """Writes a translator in a format to ship, with its tokenizers and the settings of its search.
 
-    All formats but "ctranslate2" and "huggingface" need the TensorFlow backend. Models trained on other backends can be
-    exported too: save the translator there, and load it where KERAS_BACKEND=tensorflow.
+    Needs the TensorFlow backend, but for "ctranslate2" and "huggingface"; it loads what other backends have saved.
 
     Args:
         translator: a `Translator`.
         folder: where to write. It must be new, empty or an earlier export, which is replaced when all is written.
         format: a key of `FORMATS`; their modules describe the files and signatures.
         precision: of the weights, one of the format's `precisions`; by default the first of them.
-        max_length: maximum number of source tokens; longer texts are truncated. By default that of the translator, up
-            to the format's limit.
+        max_length: maximum number of source tokens, by default that of the translator, up to the format's limit.
         n_best: number of hypotheses that a SavedModel returns or a page shows, by default all of the beam.
-        compare_on: sentences to translate by the export and by the translator, before the folder is replaced. Those of
-            several lines, or longer than `max_length`, are left out: an export does not split them.
-        min_agreement: the least mean similarity of both translations, from 0, which accepts any export, to 1; by
-            default that of `runners.MIN_AGREEMENT`. If they agree less, `Disagreement` is raised.
-        title, examples: title of a page, and texts to click on.
-        runtime: folder with LiteRT.js for a page, by default node_modules in the current folder.
+        jit_compile: whether XLA, which its runtime must have, compiles the search of a SavedModel for single texts.
+        compare_on: sentences to translate by the export and by the translator, before the folder is replaced; those of
+            several lines, or longer than `max_length`, are left out. Without a tag, each language has its turn.
+        min_agreement: lowest mean similarity to accept, 0 to 1; `runners.MIN_AGREEMENT` by default. See `Disagreement`.
+        title, examples, runtime: of a page: its title, texts to click on, and the folder of LiteRT.js (node_modules).
+        explain: of a page: whether to add a second one, which shows how a Transformer translates, step by step.
 
     Returns a `Verdict` on the comparison, or None without `compare_on`.
     """
-    page = {"title": title, "examples": examples, "runtime": runtime}
+    page = {"title": title, "examples": examples, "runtime": runtime, "explain": explain}
     precision, kind = artifacts.check_precision(format, precision), artifacts.FORMATS[format]
-    _check(translator, format, kind, n_best, page)
+    _check(translator, format, kind, n_best, jit_compile, page)
     translator = common.in_float32(translator)
     longest = min(kind.max_length if max_length is None else positive("max_length", max_length), translator.max_length)
     settings = {"format": format, "precision": precision, "max_length": runners.limited("max_length", longest)}
     settings["longest"], num_beams = translator.longest(longest), translator.num_beams
     settings |= decoding.with_options(translator.sampler, num_beams=num_beams).settings
+    settings |= _languages(translator, kind) | ({"jit_compile": jit_compile} if kind.jit_compile else {})
     if kind.n_best:
         settings["n_best"] = min(positive("n_best", n_best, optional=True) or num_beams, num_beams)
-    if kind.page:
-        settings |= page | {"title": title or "Translator", "examples": list(examples or ())}
+    settings |= _page(translator, **page) if kind.page else {}
     compare_on = comparable(translator, compare_on, longest)
-    least = runners.check_agreement(precision, min_agreement, compare_on)
-    return _write(translator, folder, kind, settings, compare_on, least)
+    min_agreement = runners.check_agreement(precision, min_agreement, compare_on)
+    return _write(translator, folder, kind, settings, compare_on, min_agreement)
 
 
-def _check(translator, format, kind, n_best, page):
-    """Raises an error for arguments that a format does not have, and for models that it cannot hold."""
+def _languages(translator, kind):
+    """What a runner has to know about languages and placeholders."""
+    settings = {name: getattr(translator, name) for name in ("languages", "placeholders", "target_language")}
+    if not kind.tokenizers and translator.placeholders:
+        settings["characters"] = translator.source_tokenizer.characters  # which a runner cannot ask a tokenizer
+    return settings
+
+
+def _page(translator, title, examples, runtime, explain):
+    """The settings of a page; its examples have no tags, since it has a menu of languages."""
+    examples = [split_tag(text, translator.languages)[1] for text in strings(examples or (), "examples")]
+    runtime = extras.npm_files(runtime, explain)  # {name: path}, which the writer takes out
+    return {"title": title or "Translator", "examples": examples, "runtime": runtime, "explain": bool(explain)}
+
+
+def _check(translator, format, kind, n_best, jit_compile, page):
+    """Raises an error for arguments that a format does not have, and for models that it does not support."""
     if isinstance(translator.sampler, decoding.Sample):
         raise UserError(f"`sampler` must be a `Greedy` or a `Beam` for an export. Received: {translator.sampler}")
     check("n_best", n_best, n_best is None or kind.n_best, f"None for {format=}, which returns one translation")
+    check("jit_compile", jit_compile, kind.jit_compile or not jit_compile, f"False for {format=}")
     for name, value in page.items():
         check(name, value, value is None or kind.page, f"None for {format=}, which has no page")
-    check("examples", page["examples"], not isinstance(page["examples"], str), "a list of strings")
-    if kind.page:
-        extras.npm_files(page["runtime"])
     for model in translator.models:
         if model.quantization and len(kind.precisions) > 1:
             raise UserError(
@@ -101,7 +117,7 @@ def _check(translator, format, kind, n_best, page):
             )
 
 
-def _write(translator, folder, kind, settings, compare_on, least):
+def _write(translator, folder, kind, settings, compare_on, min_agreement):
     """Writes an export and compares it with the translator; returns the `Verdict`, or None without `compare_on`."""
     if kind.needs_tensorflow:
         programs.require_tensorflow()
@@ -114,8 +130,8 @@ def _write(translator, folder, kind, settings, compare_on, least):
             return None
         run = runners.load(new) if kind.runner else translator.from_marian(new, max_length=settings["max_length"])
         verdict = compare(new, run, translator, compare_on)
-        if verdict.similarity < least:
-            raise Disagreement(folder, verdict, least)
+        if verdict.similarity < min_agreement:
+            raise Disagreement(folder, verdict, min_agreement)
         return verdict
 
 
@@ -141,20 +157,25 @@ class Verdict(NamedTuple):
 class Disagreement(UserError):
     """An export translates so differently from the model that it was not put in place; `verdict` says how much."""
 
-    def __init__(self, folder: str | os.PathLike[str], verdict: Verdict, least: float):
+    def __init__(self, folder: str | os.PathLike[str], verdict: Verdict, required: float):
         super().__init__(
-            f"the export must agree with the model. Received: {verdict}; at least {least:g} is required. {folder} is "
-            "left as it was. Compare on texts like those that the model was trained on (`compare_on`), choose a finer "
-            "`precision`, or lower `min_agreement`; 0 accepts any export"
+            f"the export must agree with the model. Received: {verdict}; at least {required:g} is required. "
+            f"{folder} is left as it was. Compare on texts like those that the model was trained on (`compare_on`), "
+            "choose a finer `precision`, or lower `min_agreement`; 0 accepts any export"
         )
         self.verdict = verdict
 
 
 def comparable(translator, texts, max_length):
-    """The texts that an export translates as the translator does: those of one line that are not cut off."""
+    """The texts that an export translates as the translator does: those of one line that are not cut off.
+
+    Texts without a tag get those of all languages in turn.
+    """
     if texts is None:
         return None
-    texts = strings(texts)
+    tags = itertools.cycle([f">>{language}<<" for language in translator.languages] or [""])
+    texts = strings(texts, "compare_on")
+    texts = [line if split_tag(line, translator.languages)[0] else next(tags) + line for line in texts]
     lengths = map(len, translator.source_tokenizer.encode(texts))
     kept = [line for line, length in zip(texts, lengths, strict=True) if length < max_length and "\n" not in line]
     if not any(map(str.strip, kept)):
@@ -170,14 +191,16 @@ def compare(
     texts: list[str],
 ) -> Verdict:
     """The `Verdict` on an exported folder, where `run(texts)` translates with it."""
-    translations = run(texts)  # which also warms it up
     times = []
-    for string in texts:
-        start = time.perf_counter()
-        run([string])
-        times.append(time.perf_counter() - start)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "not translated")  # which concerns the model, not the export
+        translations = run(texts)  # which also warms it up
+        for string in texts:
+            start = time.perf_counter()
+            run([string])
+            times.append(time.perf_counter() - start)
+        pairs = list(zip(translations, translator(texts), strict=True))
     size = sum(file.stat().st_size for file in pathlib.Path(folder).rglob("*") if file.is_file())
-    pairs = list(zip(translations, translator(texts), strict=True))
     written = [pair for pair, line in zip(pairs, texts, strict=True) if line.strip()]  # blank texts are always alike
     similarity = statistics.mean(difflib.SequenceMatcher(None, a, b, autojunk=False).ratio() for a, b in written)
     same, blank = sum(a == b for a, b in pairs), sum(not translation.strip() for translation in translations)

@@ -12,7 +12,7 @@ import keras
 from keras_tfm import ops
 from keras_tfm.common.arguments import UserError, check, one_of
 from keras_tfm.layers import masks, recording
-from keras_tfm.layers.base import as_integer, as_matrices, fresh, initializer, options_of
+from keras_tfm.layers.base import as_integer, as_matrices, clone, initializer, options_of
 from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.positions import SCHEMES, rotate
 from keras_tfm.layers.scores import MIXINGS, SCORES, attend, local_attention
@@ -121,7 +121,7 @@ class MultiHeadAttention(masks.MaskedLayer):
             (None, *outputs),
             bias_axes=equation[-len(outputs) :] if self.use_bias else None,
             kernel_initializer=as_matrices(self.kernel_initializer, *sizes, matrices),
-            bias_initializer=fresh(self.bias_initializer),
+            bias_initializer=clone(self.bias_initializer),
             dtype=self.dtype_policy,
             name=name,
         )
@@ -217,7 +217,7 @@ class MultiHeadAttention(masks.MaskedLayer):
         window_mask = masks.window(*lengths, self.window, start) if self.window else None
         if cached and key_mask is None and attention_mask is None:
             # Every query sees its own token, so no row is empty and a bias can replace the mask, which costs more.
-            mask_bias = ops.hide(masks.combine(causal_mask, window_mask, rank=4))
+            mask_bias = ops.additive_mask(masks.combine(causal_mask, window_mask, rank=4))
             return self.attend_with_weights(q, k, v, None, start, training, mask_bias)
         mask = masks.combine(key_mask, causal_mask, window_mask, attention_mask)
         return self.attend_with_weights(q, k, v, mask, start, training)

@@ -6,7 +6,7 @@ from functools import partial
 import keras
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import UserError, closest, one_of, positive, positive_number, rate
+from keras_tfm.common.arguments import UserError, did_you_mean, one_of, positive, positive_number, rate
 
 VAR_POSITIONAL, VAR_KEYWORD = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 _boolean = partial(one_of, allowed=(False, True))
@@ -37,13 +37,13 @@ class Layer(keras.layers.Layer):
             # not a dict, in which Keras would look for layers to save
             vars(layer)["_arguments"] = signature.bind(None, *args, **kwargs)
         except TypeError as error:
-            hints = "".join(f"; {name}{closest(name, ())}" for name in kwargs if closest(name, ()))
+            hints = "".join(f"; {name}{did_you_mean(name, ())}" for name in kwargs if did_you_mean(name, ()))
             raise TypeError(f"{cls.__name__}{signature}: {error}{hints}") from None
         return layer
 
     def __init__(self, options=None, **kwargs):
         for name in [name for name in kwargs if name not in KERAS_OPTIONS]:
-            hint = closest(name, self.get_options())
+            hint = did_you_mean(name, self.get_options())
             rule = f"`{name}` must be an option of {type(self).__name__}{hint}"
             raise UserError(f"{rule}. Received: {name}={kwargs[name]!r}")
         super().__init__(**kwargs)
@@ -115,7 +115,7 @@ def initializer(name, value):
         raise UserError(f"`{name}` must be a Keras initializer or its name. Received: {name}={value!r}") from error
 
 
-def fresh(initializer, number=0):
+def clone(initializer, number=0):
     """A copy of an initializer, which draws other numbers unless it has a seed; functions are returned as they are.
 
     Copies with another `number` draw other numbers also if it has a seed.
@@ -132,7 +132,7 @@ def as_matrices(initializer, inputs, outputs, matrices=1):
     """Initializes a kernel of rank 3 as matrices of this size; Keras would treat it as that of a convolution."""
 
     def draw(shape, dtype=None):
-        each = [fresh(initializer, number)((inputs, outputs), dtype) for number in range(matrices)]
+        each = [clone(initializer, number)((inputs, outputs), dtype) for number in range(matrices)]
         return ops.reshape(ops.stack(each), shape)
 
     return draw

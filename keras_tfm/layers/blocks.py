@@ -9,7 +9,7 @@ import keras
 from keras_tfm import ops
 from keras_tfm.common.arguments import UserError, one_of
 from keras_tfm.layers.attention import MultiHeadAttention, MultiHeadSelfAttention
-from keras_tfm.layers.base import Layer, fresh, initializer, options_of
+from keras_tfm.layers.base import Layer, clone, initializer, options_of
 from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.masks import MaskedLayer
 from keras_tfm.ops.private import earlier_store
@@ -87,7 +87,7 @@ class FeedForward(Layer):
         self.outer = self._dense("outer", (*inputs_shape[:-1], self.ff_dim), inputs_shape[-1])
 
     def _dense(self, name, inputs_shape, units, activation=None):
-        initializers = fresh(self.kernel_initializer), fresh(self.bias_initializer)
+        initializers = clone(self.kernel_initializer), clone(self.bias_initializer)
         dense = keras.layers.Dense(units, activation, self.use_bias, *initializers, dtype=self.dtype_policy, name=name)
         dense.build(inputs_shape)
         return dense

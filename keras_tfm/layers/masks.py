@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_tfm import ops
-from keras_tfm.common.arguments import UserError, closest
+from keras_tfm.common.arguments import UserError, did_you_mean
 from keras_tfm.layers import recording
 from keras_tfm.layers.base import Layer, check_sequence
 from keras_tfm.ops import take_each
@@ -194,7 +194,7 @@ class MaskedLayer(Layer):
         _, first, *names = signature.parameters
         unknown = [name for name in kwargs if name not in (first, *names, "training", "mask")]
         if unknown and not any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values()):
-            hint = closest(unknown[0], names)
+            hint = did_you_mean(unknown[0], names)
             raise TypeError(f"{type(self).__name__} takes {', '.join([first, *names])}. Received: {unknown[0]}{hint}")
         try:
             given = signature.bind_partial(self, *args).arguments

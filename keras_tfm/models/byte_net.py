@@ -107,15 +107,15 @@ class ByteNetDecoder(Decoder, ByteNetStack):
             layer.build(memory_shape)
 
     def run(self, x, cache, start):
-        x, windows = self.input_dropout(x) + self.beside(x, cache["memory"], start), []
+        x, windows = self.input_dropout(x) + self.memory_features(x, cache["memory"], start), []
         for block, window in zip(self.blocks, cache["state"], strict=True):
             y, window = block.convolution.after(window, block.before(x))
             x = block.finish(x, y)
             windows.append(window)
         return self.norm(x), windows
 
-    def beside(self, x, memory, start):
-        """What the tokens of x (rows, t, width) read of the memory of the sources; rows are a multiple of these."""
+    def memory_features(self, x, memory, start):
+        """What the tokens of x (rows, t, width) read of the memory; rows are a multiple of its sources."""
         features = memory["features"]
         (sources, length, width), (rows, t) = ops.shape(features), ops.shape(x)[:2]
         places = ops.arange(t, dtype="int32") + as_integer("cache_position", start)

@@ -9,7 +9,7 @@ from keras_tfm import ops
 from keras_tfm.common.arguments import one_of
 from keras_tfm.layers import PositionalEncoding, recording, scores
 from keras_tfm.layers.attention import fold_hypotheses
-from keras_tfm.layers.base import fresh, options_of
+from keras_tfm.layers.base import clone, options_of
 from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.masks import MaskedLayer
 from keras_tfm.layers.positions import ENCODINGS
@@ -41,7 +41,7 @@ class ConvStack(MaskedLayer):
         self.kept = 1 - dropout
         normal = keras.initializers.RandomNormal(stddev=math.sqrt(4 * self.kept / (kernel_size * units)))
         self.convolutions = [
-            Convolution(2 * units, kernel_size, kernel_initializer=fresh(normal), dtype=policy, name=f"convolution_{n}")
+            Convolution(2 * units, kernel_size, kernel_initializer=clone(normal), dtype=policy, name=f"convolution_{n}")
             for n in numbers
         ]
         self.dropouts = [Dropout(dropout, dtype=policy) for _ in ("input", *numbers, "output")]

@@ -189,10 +189,10 @@ class StepModel(SequenceModel):
         sampler, ids = decoding.with_options(sampler or Greedy()), self._checked_ids(ids, max_length)
         key = sampler, *map(id, self.variables)  # there are others after `quantize` or `enable_lora`
         with self.running:
-            if key not in self._programs:
+            if key not in self.programs:
                 program = decoding.compiled(sampler, self.prefill, self.step, self.variables, [self.running])
-                self._programs[key] = program
-        return self._programs[key](ids, max_length, uniforms=sampler.uniforms(len(ids), max_length))
+                self.programs[key] = program
+        return self.programs[key](ids, max_length, uniforms=sampler.uniforms(len(ids), max_length))
 
     def _checked_ids(self, ids, max_length):
         """Ids for `generate` as an array; an error if it cannot read them."""

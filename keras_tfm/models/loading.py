@@ -51,7 +51,7 @@ def load_model(path: str | os.PathLike[str], **options: Any) -> keras.Model:
 def load_keras(path):
     """The model of a .keras file, with finite weights; nothing in it is executed, no more is built than it holds."""
     files.check_zip(path)
-    with files.archive_of(path) as archive:
+    with files.open_archive(path) as archive:
         config = json.loads(archive.read("config.json"))
         kind = keras.saving.get_registered_object(str(config["registered_name"]))
         if not (isinstance(kind, type) and issubclass(kind, SequenceModel)):
@@ -87,8 +87,8 @@ def _check_plain(value):
 def check_capacity(arguments, arrays, size):
     """Raises an error if a model would have more layers or weights than a file of `arrays` arrays in `size` bytes has.
 
-    To build it would take any time and memory that a hostile file asks for. The numbers of layers and weights are those
-    that the model has at the least.
+    To build it could take as much time and memory as a hostile file asks for. The numbers of layers and weights are
+    lower bounds.
 
     Args:
         arguments: those of the model's constructor.
@@ -255,3 +255,16 @@ def weights_only(arrays):
     """The arrays of weights only: their moving averages where the optimizer keeps them."""
     names = [key for key in arrays if key.startswith("weights/")]
     return {key: arrays.get(key.replace("weights/", "averages/", 1), arrays[key]) for key in names}
+
+
+def check_tokenizers(model, source_tokenizer, target_tokenizer, fingerprints):
+    """Raises an error if the model was not trained with these tokenizers."""
+    if model.metadata.get("tokenizers", fingerprints) != fingerprints:
+        raise UserError(
+            "tokenizers must be those that the model was trained with. Received: ones with other fingerprints"
+        )
+    sizes = [model.arguments["vocab_size"]]
+    sizes.append(model.arguments.get("target_vocab_size") or sizes[0])
+    received = [source_tokenizer.vocab_size, target_tokenizer.vocab_size]
+    if received[0] > sizes[0] or received[1] > sizes[1]:
+        raise UserError(f"tokenizers must have at most {sizes} tokens, like the model. Received: {received}")

@@ -33,6 +33,7 @@ class SequenceModel(keras.Model):
         metadata: a dict of JSON values that is saved with the model, such as fingerprints of its tokenizers.
         running: a lock that `fit`, `evaluate` and `predict` hold. Other threads must wait, since Keras on JAX moves the
             weights out of the model while they run.
+        programs: what `generate` and translators have compiled for the model.
         quantization: None, or the config that `quantize` was called with, as JSON values.
     """
 
@@ -43,7 +44,7 @@ class SequenceModel(keras.Model):
         self.arguments, self.metadata, self.quantization = arguments | {"dtype": policy}, {}, None
         for option in arguments.keys() - {"dtype", "name"}:  # which are Keras' own
             setattr(self, option, arguments[option])
-        self.running, self._programs = threading.RLock(), {}
+        self.running, self.programs = threading.RLock(), {}
 
     def __setattr__(self, name, value):
         # Keras on JAX sets its state at each step of `fit`, and would search it for layers for milliseconds.
@@ -53,7 +54,7 @@ class SequenceModel(keras.Model):
             super().__setattr__(name, value)
 
     def call(self, inputs, training=None, mask=None, **kwargs):
-        return super().call(devices.divided(inputs), training=training, mask=mask, **kwargs)
+        return super().call(devices.shard_rows(inputs), training=training, mask=mask, **kwargs)
 
     def fit(self, x=None, *args, **kwargs):
         with self.running, devices.any_rows(x):

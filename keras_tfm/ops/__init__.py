@@ -9,8 +9,8 @@ from keras.ops import *  # noqa: F403
 
 from keras_tfm.ops.runtime import backend, current, take_each, using
 from keras_tfm.ops.tensors import (
+    additive_mask,
     group_heads,
-    hide,
     known_value,
     masked_softmax,
     static_reshape,

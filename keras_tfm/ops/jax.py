@@ -50,7 +50,8 @@ def relu(x):
         y = rectified(x)
         return y, y
 
-    rectified.defvjp(forwards, lambda y, upstream: (jnp.where(y > 0, upstream, 0),))
+    # XLA would compute `y > 0` from x, which then had two uses, and could not be joined to the matrix product.
+    rectified.defvjp(forwards, lambda y, upstream: (jnp.where(y == 0, 0, upstream),))
     return rectified(ops.convert_to_tensor(x))
 
 
@@ -103,8 +104,8 @@ def crossentropy(labels, logits, smoothing=0.0):
 
 
 def attention(q, k, v, key_mask=None, causal=False):
-    """By cuDNN on GPUs; XLA on CPUs cannot multiply float16 matrices."""
-    if key_mask is not None and jax.default_backend() == "gpu":
+    """By cuDNN on GPUs, unless there is one query per row; XLA on CPUs cannot multiply float16 matrices."""
+    if key_mask is not None and jax.default_backend() == "gpu" and q.shape[1] > 1:
         return _cudnn_attention(q, k, v, key_mask, causal)
     if jax.default_backend() == "cpu" and q.dtype == "float16":
         return plain.attention(q, k, v, key_mask, causal)
@@ -131,6 +132,8 @@ def _cudnn_attention(q, k, v, key_mask, causal):
     keys, values = permute(k, order, inverse), permute(v, order, inverse)
     queries = permute(q, order, inverse) if causal else q
     lengths = key_mask.sum(axis=1, dtype="int32")
+    # Where no key may be attended to, all attend to the first one, with a value of zero: the context needs no mask.
+    values = jnp.where(lengths[:, None, None, None] > 0, values, 0)
     try:
         context = jax.nn.dot_product_attention(
             queries,
@@ -142,9 +145,7 @@ def _cudnn_attention(q, k, v, key_mask, causal):
         )
     except (NotImplementedError, RuntimeError):  # cuDNN is missing, or does not support this dtype, length or head_dim
         return plain.attention(q, k, v, key_mask, causal)
-    if causal:
-        context = permute(context, inverse, order)
-    return jnp.where(lengths[:, None, None, None] > 0, context, 0)
+    return permute(context, inverse, order) if causal else context
 
 
 def random_bits(shape, seed_generator):

@@ -113,9 +113,8 @@ def _joined(weights, shape, dtype):
     """Weights in this shape, joined along the last axis."""
     if len(weights) == 1:
         return ops.reshape(ops.cast(weights[0], dtype), shape)
-    parts = (
-        ops.reshape(ops.cast(weight, dtype), shape) for weight in weights
-    )  # a generator, so that casts happen inside of `hoist`
+    # a generator, so that casts happen inside of `hoist`
+    parts = (ops.reshape(ops.cast(weight, dtype), shape) for weight in weights)
     return current().hoist(lambda: ops.concatenate([*parts], axis=-1))
 
 

@@ -27,10 +27,10 @@ def known_value(value):
         return None
 
 
-def hide(mask):
+def additive_mask(mask):
     """A mask as a bias to add to scores: 0 where it is True, -1e30 where it is False. Each query must see some key.
 
-    >>> ops.convert_to_numpy(hide([[True, False]]) < -1e29).tolist()
+    >>> ops.convert_to_numpy(additive_mask([[True, False]]) < -1e29).tolist()
     [[False, True]]
     """
     return ops.cast(ops.logical_not(mask), "float32") * -1e30
@@ -38,7 +38,7 @@ def hide(mask):
 
 def masked_softmax(scores, mask=None):
     """Softmax over the last axis, where the mask is True; each row must have such a place."""
-    scores = scores if mask is None else scores + hide(mask)
+    scores = scores if mask is None else scores + additive_mask(mask)
     single = scores.shape[-1] == 1  # Keras' softmax warns about an axis of size one
     return scores - scores + 1 if single else ops.softmax(scores)
 

@@ -14,7 +14,7 @@ from keras_tfm.runtimes.feeding import Feed
 
 # Path of a weight → the axis, counted from the end, that model parallelism divides; the first pattern that fits counts.
 # If the devices do not divide that axis evenly, they divide the last one. All other weights are on every device.
-DIVIDED = {
+SHARDED_AXES = {
     r".*embeddings?/embeddings": -2,  # the vocabulary
     r".*attention/(query|key|value)/(kernel|bias)": -2,  # the heads
     r".*attention/(output/kernel|\w*kernel)": -3,  # the heads
@@ -120,11 +120,11 @@ class _DataParallel(_AnyRows, keras.distribution.DataParallel):
 
 
 class _ModelParallel(_AnyRows, keras.distribution.ModelParallel):
-    """Divides the weights as `DIVIDED` says."""
+    """Divides the weights as `SHARDED_AXES` says."""
 
     def get_variable_layout(self, variable):
         axes = [None] * len(variable.shape)
-        wanted = next((axis for path, axis in DIVIDED.items() if re.fullmatch(path, variable.path)), None)
+        wanted = next((axis for path, axis in SHARDED_AXES.items() if re.fullmatch(path, variable.path)), None)
         number = self.device_mesh.shape[self.device_mesh.axis_names.index("model")]
         for axis in () if wanted is None else (wanted, -1):
             if -axis <= len(axes) and variable.shape[axis] % number == 0:
@@ -158,10 +158,10 @@ def _distribution():
     return keras.distribution.distribution() if keras.backend.backend() == "jax" else None
 
 
-def divided_share(model):
-    """Share of the parameters of a model that model parallelism divides, from 0 to 1; on JAX."""
-    whole = sum(weight.value.size for weight in model.weights if weight.value.sharding.is_fully_replicated)
-    return 1 - whole / model.count_params()
+def sharded_fraction(model):
+    """Fraction of the parameters of a model that model parallelism divides; on JAX."""
+    replicated = sum(weight.value.size for weight in model.weights if weight.value.sharding.is_fully_replicated)
+    return 1 - replicated / model.count_params()
 
 
 def any_rows(x):
@@ -177,7 +177,7 @@ def any_rows(x):
     return undivided.scope()
 
 
-def divided(inputs):
+def shard_rows(inputs):
     """Inputs of a model, with their rows divided among the devices if that is possible evenly."""
     distribution = _distribution()
     if not isinstance(distribution, _AnyRows):

@@ -10,7 +10,7 @@ from keras_tfm.ops import plain
 from keras_tfm.ops.runtime import DEFAULT, NEVER, chunk_sizes, joined_dense, masked_columns, padded_to
 from keras_tfm.runtimes.saved_model import embed, layer_norm, take
 
-MOST_SOUGHT = 16  # up to this many, finding columns to drop takes less time than masking them
+MAX_CANDIDATES = 16  # up to this many, finding columns to drop takes less time than masking them
 
 
 def _product(x, kernel):
@@ -26,10 +26,10 @@ def _logits(x, table):
 
 def _best_k(x, k, without=()):
     """`chunked_top_k`; for a beam, those of `without` are found too, and then dropped: fewer passes over x."""
-    sought = k + len(without)
-    if k == 1 or sought > min(MOST_SOUGHT, x.shape[1]):
+    candidates = k + len(without)
+    if k == 1 or candidates > min(MAX_CANDIDATES, x.shape[1]):
         return _contiguous_top_k(masked_columns(x, without), k)
-    values, ids = _contiguous_top_k(x, sought)
+    values, ids = _contiguous_top_k(x, candidates)
     dropped = tf.reduce_any(ids[..., None] == np.array(without, "int32"), axis=-1)
     values, places = tf.math.top_k(tf.where(dropped, NEVER, values), k)
     return values, tf.gather(ids, places, batch_dims=1)
@@ -54,7 +54,7 @@ def _log_normalizer(logits, values, ids):
 
 
 def _recurrent(layer, x, states):
-    """A loop over a buffer; with Keras' own, over a list of tensors, the runtime's answers vary from load to load."""
+    """A loop over a buffer; with Keras' own, over a list of tensors, the runtime's results vary from load to load."""
     length = ops.shape(x)[1]
 
     def step(place, states, outputs):

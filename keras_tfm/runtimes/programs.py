@@ -1,11 +1,13 @@
 """Functions compiled for inference."""
 
 import contextlib
+import functools
 
 import keras
 
 from keras_tfm import ops
-from keras_tfm.runtimes.xla import XLA
+from keras_tfm.runtimes import machine
+from keras_tfm.runtimes.xla import XLA, XLA_ON_GPU
 
 
 def uses_xla(jit_compile=True):
@@ -23,7 +25,7 @@ def compiled(function, variables, locks=(), jit_compile=True):
             afterwards.
     """
     if uses_xla(jit_compile):
-        function = ops.using(XLA)(function)
+        function = ops.using(XLA_ON_GPU if machine.current().accelerated else XLA)(function)
     if keras.backend.backend() == "jax":
         return _JaxProgram(function, variables, locks, jit_compile)
     if keras.backend.backend() == "tensorflow":
@@ -43,12 +45,19 @@ class _JaxProgram:
 
         self.function, self.variables = function, variables
         self.locks = sorted(locks, key=id)  # every thread takes them in the same order
-        quick = {"xla_backend_optimization_level": 0} if not optimize and jax.default_backend() == "cpu" else None
-        self.program = jax.jit(self._run, static_argnums=2, compiler_options=quick)
+        accelerated = machine.current().accelerated
+        quick = {"xla_backend_optimization_level": 0} if not optimize and not accelerated else None
+        run = self._run_hoisted if accelerated else self._run
+        self.program = jax.jit(run, static_argnums=2, compiler_options=quick)
 
     def _run(self, values, array, size):
         with keras.StatelessScope(state_mapping=list(zip(self.variables, values, strict=True))):
             return self.function(array, size)
+
+    def _run_hoisted(self, values, array, size):
+        from keras_tfm.runtimes.hoisting import hoisted
+
+        return hoisted(functools.partial(self._run, size=size))(values, array)
 
     def __call__(self, array, size):
         with contextlib.ExitStack() as stack:

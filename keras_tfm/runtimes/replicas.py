@@ -23,7 +23,7 @@ def mean_over_replicas(total, count):
         import tensorflow as tf
 
         if replica := tf.distribute.get_replica_context():  # None while Keras builds the model
-            whole = replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.stop_gradient(tf.stack([total, count])))
-            own = tf.math.divide_no_nan(total, whole[1])
-            return own + tf.stop_gradient(tf.math.divide_no_nan(whole[0], whole[1]) / num_replicas() - own)
+            sums = replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.stop_gradient(tf.stack([total, count])))
+            own = tf.math.divide_no_nan(total, sums[1])
+            return own + tf.stop_gradient(tf.math.divide_no_nan(sums[0], sums[1]) / num_replicas() - own)
     return ops.divide_no_nan(total, count)

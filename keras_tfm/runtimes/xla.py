@@ -1,4 +1,4 @@
-"""Programs that XLA compiles: products of a few rows, and maxima, in the forms that it computes fastest on CPUs."""
+"""Programs that XLA compiles: products of a few rows, and maxima, in the forms that it computes fastest."""
 
 import functools
 import math
@@ -54,3 +54,23 @@ XLA = INFERENCE._replace(
     best_k=functools.partial(chunked_top_k, maxima=_maxima_by_halves),
     compacts_batches=True,
 )
+
+
+def _product_of_one(x, kernel):
+    """A single row x (1, …, k) times a kernel (k, n): sums along the rows of the transposed kernel.
+
+    A GPU does that in one pass; of the product as it stands, XLA writes all terms to memory, and then adds them up.
+    """
+    terms = ops.cast(ops.transpose(kernel), "float32") * ops.cast(ops.reshape(x, (1, -1)), "float32")
+    return ops.cast(ops.reshape(ops.sum(terms, axis=-1), (*x.shape[:-1], kernel.shape[1])), x.dtype)
+
+
+def _dense_on_gpu(x, *layers):
+    joins = (
+        None not in x.shape and math.prod(x.shape[:-1]) == 1 and not any(layer.quantization_mode for layer in layers)
+    )
+    return joined_dense(x, *layers, matmul=_product_of_one) if joins else DEFAULT.dense(x, *layers)
+
+
+# A step takes a GPU about as long for a few rows as for many, so batches keep their size.
+XLA_ON_GPU = INFERENCE._replace(dense=_dense_on_gpu)

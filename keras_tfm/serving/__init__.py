@@ -1,8 +1,8 @@
-"""Serves a translator over HTTP, with the requests and answers of TensorFlow Serving's REST API.
+"""Serves a translator over HTTP, with TensorFlow Serving's REST API.
 
     connections → api → a bounded queue of texts → batches → workers, each a process that holds the model
 
-The process that speaks HTTP never loads the model, so it goes on when a worker dies: the texts of that worker go to
+The process that speaks HTTP never loads the model, so it survives the death of a worker: the texts of that worker go to
 another one, and a new worker takes its place.
 """
 

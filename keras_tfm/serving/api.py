@@ -1,14 +1,17 @@
-"""What the server answers to each path."""
+"""The server's response to each path."""
 
 import asyncio
 import http
 import time
 
 from keras_tfm.serving.bodies import BodyReader
-from keras_tfm.serving.predict import largest_body, read_prediction
+from keras_tfm.serving.predict import Prediction, largest_body, read_prediction
+from keras_tfm.serving.queue import Results
 from keras_tfm.serving.responses import RequestError, Response
 
 MODEL = "/v1/models/translator"
+UNTRANSLATED = "Untranslated"  # header with the places of texts, counted from 0
+MAX_PLACES = 1000  # in that header, since clients bound the size of a head
 
 
 class Api:
@@ -44,16 +47,15 @@ class Api:
 
     async def predict(self, request):
         """Translates the texts of a request."""
-        start, texts, waited = time.monotonic(), [], 0.0
+        start, prediction, results = time.monotonic(), Prediction([], [], 0, ""), Results([], [], 0.0)
         try:
             self.workers.check()
             self.queue.check_capacity()  # before a large body is read in vain
             body = await self._bodies.read(request)
-            prediction = read_prediction(body, self._parsing, *self._limits, self.workers.max_length)
-            texts, sentences, key = await prediction
+            prediction = await read_prediction(body, self._parsing, *self._limits, self.workers.model)
             del body  # which is large, and may wait for long
-            translations, waited = await self.queue.translate(texts, sentences)
-            response = Response.json({key: translations})
+            results = await self.queue.translate(prediction.texts, prediction.sentences)
+            response = Response.json({prediction.key: results.translations}, headers=_headers(results))
         except RequestError as error:
             response = error.response
         finally:
@@ -62,8 +64,9 @@ class Api:
         self.metrics.requests.labels(response.status).inc()
         self.metrics.request_seconds.observe(seconds)
         if self.settings.log:
-            times = {"milliseconds": round(1000 * seconds, 1), "waited": round(1000 * waited, 1)}
-            line = {"status": response.status, "texts": len(texts), "characters": sum(map(len, texts)), **times}
+            times = {"milliseconds": round(1000 * seconds, 1), "waited": round(1000 * results.waited, 1)}
+            line = {"status": response.status, "texts": len(prediction.texts), "characters": prediction.characters}
+            line |= times | ({"untranslated": len(results.untranslated)} if results.untranslated else {})
             if response.status == 200:
                 self.log.write(**line)
             else:  # a client can be refused as often as it likes
@@ -75,8 +78,16 @@ class Api:
         state = "UNLOADING" if self.stopping() else "AVAILABLE" if self.workers.ready else "LOADING"
         version = {"version": str(self.workers.version), "state": state}
         version["status"] = {"error_code": "OK", "error_message": ""}
-        return Response.json({"model_version_status": [version]})
+        model = self.workers.model
+        languages = {"languages": model.languages, "target_language": model.target_language}
+        return Response.json({"model_version_status": [version]} | (languages if model.languages else {}))
 
     def ready(self):
         state = "stopping" if self.stopping() else "ready" if self.workers.ready else "loading"
         return Response.text(state, 200 if state == "ready" else 503)
+
+
+def _headers(results):
+    """Says which texts came back as they were; the body has no place for it in TensorFlow Serving's format."""
+    places = results.untranslated[:MAX_PLACES]
+    return {UNTRANSLATED: ", ".join(map(str, places))} if places else {}

@@ -184,16 +184,19 @@ class Connection:
 
     async def receive(self, until):
         """Hands to the protocol what the client sends next."""
-        until = min(until, self.owner.end or until)
-        self.protocol.receive_data(await self._wait(self._loop.sock_recv(self._socket, CHUNK), until))
+        data = await self._wait(self._loop.sock_recv(self._socket, CHUNK), min(until, self.owner.end or until))
+        self.protocol.receive_data(data)
 
     async def send(self, data):
         seconds = self.settings.body_timeout if self.owner.end is None else GRACE
         await self._wait(self._loop.sock_sendall(self._socket, data), self._loop.time() + seconds)
 
     async def throttle(self, until):
-        """`Connections.throttle`; the connection may be evicted meanwhile."""
-        await self._wait(self.owner.throttle(), until)
+        """`Connections.throttle`; the connection may be evicted meanwhile.
+
+        Only this ends one whose client always has more to send: what has come already is received without waiting.
+        """
+        await self._wait(self.owner.throttle(), min(until, self.owner.end or until))
 
     async def _linger(self):
         """Lets a client that still sends read its response, which closing at once would discard."""
@@ -201,7 +204,7 @@ class Connection:
         until = self._loop.time() + LINGER
         with contextlib.suppress(TimeoutError):
             while await self._wait(self._loop.sock_recv(self._socket, CHUNK), until):
-                await self.throttle(until)
+                await self._wait(self.owner.throttle(), until)
 
     # ── requests and responses ──
 
@@ -285,4 +288,4 @@ class Request:
                 raise Unavailable("the server is stopping") from None
             raise RequestError(408, f"the body must come within {connection.settings.body_timeout:g} seconds") from None
         except h11.RemoteProtocolError as error:
-            raise RequestError(400, f"the body is not whole: {error}") from None
+            raise RequestError(400, f"the body is incomplete: {error}") from None

@@ -5,6 +5,7 @@ import collections
 import contextlib
 import dataclasses
 import time
+from typing import NamedTuple
 
 from keras_tfm.serving.responses import RequestError, Unavailable
 
@@ -19,6 +20,15 @@ class Text:
     arrived: float = dataclasses.field(default_factory=time.monotonic)
     started: float | None = None
     attempts: int = 0  # batches that it has been part of
+    untranslated: bool = False  # whether the translation is the text itself, since placeholders would be lost
+
+
+class Results(NamedTuple):
+    """What became of the texts of a request."""
+
+    translations: list[str]
+    untranslated: list[int]  # places of the texts that came back as they were
+    waited: float  # seconds until a worker took the first of them
 
 
 class Queue:
@@ -39,7 +49,7 @@ class Queue:
             raise Unavailable(f"{rule}: try again later. Received: {sentences} more")
 
     async def translate(self, strings, sentences):
-        """Translations of strings, and the seconds that the first of them waited for a worker."""
+        """The `Results` of strings."""
         self.check_capacity(sum(sentences))
         future = asyncio.get_running_loop().create_future
         texts = [Text(string, number, future()) for string, number in zip(strings, sentences, strict=True)]
@@ -50,7 +60,8 @@ class Queue:
                 translations = await asyncio.gather(*(text.translation for text in texts))
         except TimeoutError:
             raise RequestError(504, f"there was no translation within {self.settings.timeout:g} seconds") from None
-        return translations, texts[0].started - texts[0].arrived
+        untranslated = [place for place, text in enumerate(texts) if text.untranslated]
+        return Results(translations, untranslated, texts[0].started - texts[0].arrived)
 
     async def next_batch(self):
         """Waits for a full batch, or until the first text has waited for `max_wait`, and removes it from the queue."""

@@ -1,4 +1,4 @@
-"""What an operator sees: JSON lines on standard error, and Prometheus metrics."""
+"""Log and metrics: JSON lines on standard error, and Prometheus."""
 
 import contextlib
 import datetime
@@ -91,6 +91,8 @@ class Metrics:
         self.request_seconds = prometheus.Histogram("request_seconds", "Time from a request to its response", **common)
         self.texts = prometheus.Counter("texts", "Translated texts", **common)
         self.cut_texts = prometheus.Counter("cut_texts", "Texts cut off at the maximum length", **common)
+        kept = "Texts that came back as they were, since placeholders would be lost"
+        self.untranslated_texts = prometheus.Counter("untranslated_texts", kept, **common)
         self.batch_texts = prometheus.Histogram("batch_texts", "Texts in a batch", buckets=sizes, **common)
         self.batch_seconds = prometheus.Histogram("batch_seconds", "Time of a batch in a worker", **common)
         self.restarts = prometheus.Counter("worker_restarts", "Workers that died and were replaced", **common)
@@ -105,9 +107,10 @@ class Metrics:
     def count_closed(self, reason):
         self.closed.labels(reason).inc()
 
-    def count_batch(self, texts, cut, seconds):
+    def count_batch(self, texts, cut, untranslated, seconds):
         self.texts.inc(texts)
         self.cut_texts.inc(cut)
+        self.untranslated_texts.inc(untranslated)
         self.batch_texts.observe(texts)
         self.batch_seconds.observe(seconds)
 

@@ -6,6 +6,7 @@ import time
 
 from keras_tfm import artifacts
 from keras_tfm.common.arguments import UserError
+from keras_tfm.serving.predict import Model
 from keras_tfm.serving.responses import RequestError, Unavailable
 from keras_tfm.serving.worker import BrokenModel, Worker, WorkerDied
 
@@ -21,7 +22,7 @@ class Workers:
         threads = 1 if artifacts.format_of(folder) in ONE_THREAD else len(os.sched_getaffinity(0)) // settings.workers
         self._arguments = folder, settings.threads or max(1, threads), settings.max_batch, options
         self._settings, self._queue, self._log, self._metrics = settings, queue, log, metrics
-        self.ready, self.version, self.max_length = set(), 1, None
+        self.ready, self.version, self.model = set(), 1, Model()
         self._problem = "the model is being loaded"  # why there may be no worker for long
         self._alive, self._tasks, self._reloading = set(), set(), asyncio.Lock()
 
@@ -63,13 +64,13 @@ class Workers:
         except BaseException:
             worker.process.kill()
             raise
-        using = {"using": worker.origin} if worker.origin else {}
+        using = {"using": worker.model.origin} if worker.model.origin else {}
         seconds = round(time.monotonic() - start, 3)
         self._log.write(event="worker ready", process=worker.process.pid, seconds=seconds, **using)
         return worker
 
     def _admit(self, worker):
-        self.max_length, self._problem = worker.max_length, ""
+        self.model, self._problem = worker.model, ""
         self.ready.add(worker)
         self._run_in_background(self._work(worker))
         if worker not in self._alive:  # it died while it waited for others
@@ -137,9 +138,11 @@ class Workers:
             text.started, text.attempts = start, text.attempts + 1
         try:
             async with asyncio.timeout(timeout):
-                translations, cut = await worker.translate([text.string for text in batch])
-            self._metrics.count_batch(len(batch), cut, time.monotonic() - start)
-            for text, translation in zip(batch, translations, strict=True):
+                done = await worker.translate([text.string for text in batch])
+            self._metrics.count_batch(len(batch), done.cut, len(done.untranslated), time.monotonic() - start)
+            for place in done.untranslated:
+                batch[place].untranslated = True
+            for text, translation in zip(batch, done.translations, strict=True):
                 if not text.translation.done():
                     text.translation.set_result(translation)
         except TimeoutError:

@@ -7,6 +7,11 @@ from keras_tfm.text.base import register_tokenizer as register_tokenizer
 from keras_tfm.text.byte import ByteTokenizer as ByteTokenizer
 from keras_tfm.text.hub import KerasHubTokenizer as KerasHubTokenizer
 from keras_tfm.text.marian import MarianTokenizer as MarianTokenizer
+from keras_tfm.text.protected import Difference as Difference
+from keras_tfm.text.protected import Span as Span
+from keras_tfm.text.protected import compare_protected as compare_protected
+from keras_tfm.text.protected import find_accelerator as find_accelerator
+from keras_tfm.text.protected import find_protected as find_protected
 from keras_tfm.text.saving import load_tokenizer as load_tokenizer
 from keras_tfm.text.saving import save_tokenizer as save_tokenizer
 from keras_tfm.text.subwords import KINDS as KINDS

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import pathlib
 import re
+import unicodedata
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, Self, TypeVar
 
 from keras_tfm.common.arguments import UserError, rate
+from keras_tfm.text.masking import SLOT, TAG, characters_except
 
 PAD, START, END, UNKNOWN = SPECIALS = range(4)
 # Where a `Translator` splits texts.
@@ -87,6 +91,27 @@ class Tokenizer:
         """Names of the tokens with ids 4, 5, …: pieces, or ids of tokenizers without pieces."""
         return list(map(str, range(len(SPECIALS), self.vocab_size)))
 
+    @functools.cached_property
+    def languages(self) -> list[str]:
+        """Codes of the languages whose tag, such as ">>de<<", is a token; in the order of their ids."""
+        return [match[1] for name in self.names() if (match := TAG.fullmatch(name))]
+
+    @functools.cached_property
+    def slots(self) -> list[int]:
+        """Ids of the tokens "⟦1⟧", "⟦2⟧", …, which stand for placeholders; see `keras_tfm.text.masking`."""
+        ids = {name: number for number, name in enumerate(self.names(), len(SPECIALS)) if SLOT.fullmatch(name)}
+        return [ids[name] for name in itertools.takewhile(ids.__contains__, map("⟦{}⟧".format, itertools.count(1)))]
+
+    @functools.cached_property
+    def characters(self) -> str | None:
+        """All characters of the training texts, which are tokens; None if the tokenizer does not know them."""
+        return None
+
+    @functools.cached_property
+    def unseen_characters(self) -> re.Pattern | None:
+        """Pattern of characters that no training text had, so that a model can only copy them; None if unknown."""
+        return None if self.characters is None else characters_except(self.characters)
+
     def pieces(self, text: str) -> list[str]:
         """The tokens of a string as text."""
         raise NotImplementedError
@@ -119,6 +144,12 @@ class Tokenizer:
 def longest_translation(length: int) -> int:
     """Returns the maximum length of a translation for a source of this length; both count the end token."""
     return 2 * length + 16
+
+
+def max_tokens(line: str) -> int:
+    """Maximum number of tokens of a line, counting those that mark its beginning and its end."""
+    variants = line, unicodedata.normalize("NFKC", line)
+    return 2 + max(len(variant.encode()) for variant in variants)  # each token has at least a byte
 
 
 def encode_truncated(tokenizer: Tokenizer, texts: Sequence[str], length: int, stacklevel: int) -> list[list[int]]:

@@ -1,5 +1,6 @@
 """The tokenizer of Marian's models."""
 
+import functools
 import pathlib
 import re
 from collections.abc import Iterable
@@ -52,6 +53,10 @@ class MarianTokenizer(Tokenizer):
 
     def names(self) -> list[str]:
         return self.vocabulary
+
+    @functools.cached_property
+    def characters(self) -> str | None:
+        return "".join(sorted(name for name in self.vocabulary if len(name) == 1))
 
     def in_graph(self) -> Any:
         return _marian_in_graph(self)

@@ -1,34 +1,35 @@
-"""Texts as pieces that a model can translate: lines, and the sentences of lines that are too long."""
+"""Splits texts into pieces that a model can translate: lines, and the sentences of lines that are too long."""
 
 from keras_tfm.common.arguments import check, strings
 from keras_tfm.text.base import LINE_END, SENTENCE_END, Tokenizer, encode_truncated
 
 
-def split(tokenizer: Tokenizer, texts: list[str], max_length: int, stacklevel: int) -> list[list[tuple]]:
+def split(tokenizer: Tokenizer, texts: list[str], tags: list[str], max_length: int, stacklevel: int) -> list[list]:
     """Splits each text into pieces of less than `max_length` tokens: [(ids, separator behind them), …].
 
-    A line that is too long is split into sentences, and a sentence that is still too long is truncated, with a warning
-    at this `stacklevel` of the caller.
+    Each piece begins with the tag of its text. A line that is too long is split into sentences, and a sentence that is
+    still too long is truncated, with a warning at this `stacklevel` of the caller.
     """
-    divided = [_divided(LINE_END, text) for text in texts]
+    by_text = [split_with_separators(LINE_END, text) for text in texts]
     # all lines together: SentencePiece starts threads in each call
-    encoded = iter(tokenizer.encode([line for lines in divided for line, _ in lines if line.strip()]))
-    texts_pieces = []
-    for lines in divided:
+    tagged = [tag + line for tag, lines in zip(tags, by_text, strict=True) for line, _ in lines if line.strip()]
+    encoded, texts_pieces = iter(tokenizer.encode(tagged)), []
+    for tag, lines in zip(tags, by_text, strict=True):
         pieces = []
         for line, newline in lines:
             ids = next(encoded) if line.strip() else []
             if len(ids) < max_length:
                 pieces.append((ids, newline))
                 continue
-            sentences, spaces = zip(*_divided(SENTENCE_END, line), strict=True)
-            rows = encode_truncated(tokenizer, sentences, max_length - 1, stacklevel + 1)  # minus the end token
+            sentences, spaces = zip(*split_with_separators(SENTENCE_END, line), strict=True)
+            tagged = [tag + sentence for sentence in sentences]
+            rows = encode_truncated(tokenizer, tagged, max_length - 1, stacklevel + 1)  # minus the end token
             pieces += [*zip(rows, spaces, strict=True), ([], newline)]
         texts_pieces.append(pieces)
     return texts_pieces
 
 
-def _divided(pattern, string):
+def split_with_separators(pattern, string):
     """Splits a string at the matches of a pattern: [(part, match behind it), …]."""
     ends = [*(match.span() for match in pattern.finditer(string)), (len(string), len(string))]
     starts = [0, *(stop for _, stop in ends)]
@@ -52,7 +53,7 @@ def prefixes(tokenizer: Tokenizer, prefix, counts: list[int], max_length: int) -
 
 
 def join(pieces: list[tuple[list[tuple[str, float]], str]]) -> list[tuple[str, float]]:
-    """Combines the hypotheses of pieces, [(hypotheses, separator), …], to as many as the piece with the most has.
+    """Joins the hypotheses of consecutive pieces, [(hypotheses, separator), …]: as many as the longest list has.
 
     >>> join([([("a", -1.0), ("b", -3.0)], " "), ([("c", -1.0)], "")])
     [('a c', -2.0), ('b c', -4.0)]
@@ -65,8 +66,6 @@ def join(pieces: list[tuple[list[tuple[str, float]], str]]) -> list[tuple[str, f
 
 
 def encode_pairs(source_tokenizer, sources, target_tokenizer, targets, max_length):
-    """The ids of two lists of strings, one target for each source; truncation is reported to the caller's caller."""
-    sources, targets = strings(sources, "sources"), strings(targets, "targets")
-    check("targets", len(targets), len(targets) == len(sources), f"one for each of {len(sources)} sources")
+    """The ids of two lists of strings; truncation is reported to the caller's caller."""
     source_ids = encode_truncated(source_tokenizer, sources, max_length - 1, stacklevel=4)
     return source_ids, encode_truncated(target_tokenizer, targets, max_length - 1, stacklevel=4)

@@ -42,30 +42,35 @@ class Kind(NamedTuple):
 
     train: Callable  # (texts, vocab_size=…, **options) → tokenizer
     samples: bool = False  # whether it can segment texts randomly
+    symbols: bool = False  # whether it can keep given strings as single tokens
     packages: tuple = ()  # needed to train it
 
 
-def _by_sentencepiece(kind, samples=False, **options):
-    return Kind(functools.partial(train_sentencepiece, model_type=kind, **options), samples, ("sentencepiece",))
+def _by_sentencepiece(kind, samples=False, symbols=True, **options):
+    train = functools.partial(train_sentencepiece, model_type=kind, **options)
+    return Kind(train, samples, symbols, ("sentencepiece",))
 
 
 KINDS = {
     "bpe": _by_sentencepiece("bpe", samples=True, **LOSSLESS),  # https://arxiv.org/abs/1508.07909
     "unigram": _by_sentencepiece("unigram", samples=True, **LOSSLESS),  # https://arxiv.org/abs/1804.10959
     "char": _by_sentencepiece("char", **LOSSLESS),
-    # a word has the same id wherever it stands, and one that has not been seen is unknown
-    "word": _by_sentencepiece("word", remove_extra_whitespaces=True),
+    # a word has the same id wherever it stands; one that has not been seen, or has a symbol in it, is unknown
+    "word": _by_sentencepiece("word", symbols=False, remove_extra_whitespaces=True),
     "bytes": Kind(lambda texts, **options: ByteTokenizer()),
 }
 
 
-def train_tokenizer(texts: Iterable[str], kind: str = "bpe", vocab_size: int = 8000, **options: Any) -> Tokenizer:
+def train_tokenizer(
+    texts: Iterable[str], kind: str = "bpe", vocab_size: int = 8000, symbols: Iterable[str] = (), **options: Any
+) -> Tokenizer:
     """Trains a tokenizer of a kind on text.
 
     Args:
         texts: an iterable of strings. SentencePiece uses a random sample of at most a million.
         kind: a word of `KINDS`: subwords, characters, words or bytes (https://arxiv.org/abs/2105.13626).
         vocab_size: maximum number of tokens, including the special tokens and, except for "word", the 256 bytes.
+        symbols: strings that are one token each wherever they stand, such as the language tag ">>de<<".
         **options: any other option of the SentencePiece trainer.
 
     All kinds but "word" are lossless, with one exception: "▁" (U+2581), which SentencePiece uses for spaces, comes back
@@ -75,6 +80,10 @@ def train_tokenizer(texts: Iterable[str], kind: str = "bpe", vocab_size: int = 8
     >>> tokenizer.decode(tokenizer.encode(["the dog sat", "żółw"]))
     ['the dog sat', 'żółw']
     """
+    if symbols := list(symbols):
+        able = [name for name in KINDS if KINDS[name].symbols]
+        check("kind", kind, one_of("kind", kind, KINDS) in able, f"one of {able} for texts with `symbols`")
+        options["user_defined_symbols"] = symbols
     return KINDS[one_of("kind", kind, KINDS)].train(texts, vocab_size=vocab_size, **options)
 
 
@@ -122,6 +131,10 @@ class SentencePieceTokenizer(Tokenizer):
 
     def names(self) -> list[str]:
         return [self.processor.id_to_piece(number) for number in range(len(SPECIALS), self.vocab_size)]
+
+    @functools.cached_property
+    def characters(self) -> str | None:
+        return "".join(sorted(name for name in self.names() if len(name) == 1))
 
     def in_graph(self) -> Any:
         """Set seeds before calling this: `keras.utils.set_random_seed` makes TensorFlow forget existing tokenizers."""

@@ -69,26 +69,36 @@ def evaluate(
     references: Iterable[str],
     tokenize: str = "13a",
     verbose: int = 0,
+    **options: Any,
 ) -> dict[str, Any]:
     """Returns the `scores` of a translator and its speed, which includes compilation; see `UNITS`.
 
-    For a `Translator`, also returns the perplexity of the references and tokens per second, which the runners of
-    `keras_tfm.export.runners` cannot measure. `verbose=1` shows progress.
+    `options` are those of a call, such as `target_language`.
+    For a `Translator`, but not for an export, also returns the perplexity of the references and tokens per second.
+    `verbose=1` shows progress.
     """
     sources, references = list(sources), list(references)
     _metrics(sources, references, tokenize)  # check the arguments before the long work
     start = time.perf_counter()
-    hypotheses = translator(sources, verbose=verbose)
+    hypotheses = translator(sources, verbose=verbose, **options)
     seconds = time.perf_counter() - start
     result = scores(hypotheses, references, tokenize) | {"sentences/s": len(sources) / seconds}
     if hasattr(translator, "models"):
         result["tokens/s"] = sum(map(len, translator.target_tokenizer.encode(hypotheses))) / seconds
-        result["perplexity"] = perplexity(translator, sources, references, verbose=verbose)
+        language = options.get("target_language")
+        result["perplexity"] = perplexity(translator, sources, references, verbose, language)
     return result
 
 
-def perplexity(translator: Translator, sources: Iterable[str], references: Iterable[str], verbose: int = 0) -> float:
+def perplexity(
+    translator: Translator,
+    sources: Iterable[str],
+    references: Iterable[str],
+    verbose: int = 0,
+    target_language: Any = None,
+) -> float:
     """Perplexity per token of the references, counting end tokens, up to the `max_length` of the translator."""
+    sources, references = translator.prepare_pairs(sources, references, target_language)
     sides = (translator.source_tokenizer, sources), (translator.target_tokenizer, references)
     rows = [[ids[: translator.max_length - 1] for ids in tokenizer.encode(texts)] for tokenizer, texts in sides]
     scores = scoring.log_probabilities(translator.models, *rows, translator.batch_size, verbose)
@@ -104,16 +114,22 @@ class TranslationScores(keras.callbacks.Callback):
         translator: a `Translator` of the model that is trained.
         sources, references: lists of strings.
         tokenize: as for `scores`.
+        **options: of a call of the translator, such as `target_language`.
     """
 
     def __init__(
-        self, translator: Translator, sources: Iterable[str], references: Iterable[str], tokenize: str = "13a"
+        self,
+        translator: Translator,
+        sources: Iterable[str],
+        references: Iterable[str],
+        tokenize: str = "13a",
+        **options: Any,
     ):
         super().__init__()
         self.translator, self.sources, self.references = translator, list(sources), list(references)
-        self.tokenize = tokenize
+        self.tokenize, self.options = tokenize, options
 
     def on_epoch_end(self, epoch, logs=None):
-        result = scores(self.translator(self.sources), self.references, self.tokenize)
+        result = scores(self.translator(self.sources, **self.options), self.references, self.tokenize)
         if logs is not None:
             logs |= {"val_bleu": result["bleu"], "val_chrf": result["chrf"]}

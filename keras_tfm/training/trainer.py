@@ -23,14 +23,13 @@ from keras_tfm.models.encoder_decoder import EncoderDecoder
 from keras_tfm.options import CHANGEABLE, TOKENIZER_OPTIONS, ModelOptions, Recipe, resolve
 from keras_tfm.runtimes import devices, machine
 from keras_tfm.sizes import MODELS
-from keras_tfm.training import callbacks, evaluation, losses, runs
+from keras_tfm.training import callbacks, encoding, evaluation, losses, runs
 from keras_tfm.translator import Translator
 
 # Options that a run chooses once, if they are None, and keeps when another machine resumes it.
 AUTO_OPTIONS = ("batch_tokens", "num_shapes", "steps", "steps_per_epoch", "learning_rate", "warmup_steps")
-# (limit, value) pairs, of which the first limit above a number decides: number of pairs → vocabulary size; number of
-# target tokens → tokens per batch on a CPU and on an accelerator; number of target tokens → passes over the texts.
-VOCAB_SIZES = (100_000, 8000), (1_000_000, 16_000), (math.inf, 32_000)
+# (limit, value) pairs, of which the first limit above a number decides: number of target tokens → tokens per batch on a
+# CPU and on an accelerator; number of target tokens → passes over the texts.
 BATCH_TOKENS = (1_000_000, (1024, 4096)), (20_000_000, (2048, 8192)), (math.inf, (4096, 16_384))
 PASSES = (1_000_000, 30), (10_000_000, 15), (100_000_000, 8), (math.inf, 4)
 MAX_STEPS_PER_EPOCH = 1000  # by default; an epoch ends with a checkpoint, and need not be a pass over the texts
@@ -49,10 +48,10 @@ CPU_HINT = (
 
 
 def train(
-    pairs: Iterable[tuple[str, str]],
+    pairs: Iterable[tuple[str, ...]],
     folder: str | os.PathLike[str],
     recipe: str | Recipe = "default",
-    valid: Iterable[tuple[str, str]] | None = None,
+    valid: Iterable[tuple[str, ...]] | None = None,
     say: Callable[[str], object] = print,
     *,
     model: str | EncoderDecoder | None = None,
@@ -64,10 +63,11 @@ def train(
     """Trains a translator in a folder, or resumes the run that was interrupted there.
 
     Args:
-        pairs: (source, target) strings: a list, `ParallelFiles`, or anything else that can be iterated over repeatedly.
+        pairs: (source, target) strings: a list, `ParallelFiles`, or anything else that can be iterated over repeatedly;
+            for a multilingual model (source, target, language), such as ("yes", "oui", "fr").
         folder: the folder of the run, which is created if it does not exist.
         recipe: a key of `keras_tfm.training.RECIPES`, or a `keras_tfm.Recipe`.
-        valid: pairs to validate on after each epoch, or None.
+        valid: validation pairs, scored after each epoch, or None.
         say: function that receives each progress message.
         model: a word of `keras_tfm.models.BUILDERS`, or a model, with the `tokenizer` whose ids it reads.
         tokenizer: a word of `keras_tfm.text.KINDS`, or a `keras_tfm.text.Tokenizer`, or one for each side.
@@ -103,8 +103,16 @@ def _train(paths, pairs, given, valid, say, objects, more_callbacks):
     with devices.main_process_first():
         recipe = dataclasses.replace(given, **earlier_choices(paths, given, texts_fingerprint, objects))
         start = load_start(recipe.start_from)
-        tokenizers = prepare_tokenizers(paths, pairs, texts_fingerprint, recipe, start, objects)
-        encoded, valid_encoded = encode(paths, pairs, valid, tokenizers, recipe)
+        if start is None and "model" not in objects and not paths.exists():
+            new_model(recipe, [types.SimpleNamespace(vocab_size=8)])  # wrong options fail before any long work
+        existing = encoding.as_list(objects["tokenizer"]) if "tokenizer" in objects else start and start.tokenizers
+        placeholders = encoding.resolve_placeholders(recipe, pairs, existing)
+        prepared = data.PreparedPairs(pairs, placeholders, recipe.language_temperature)
+        valid_prepared = encoding.prepare_validation(valid, prepared, existing)
+        tokenizers = encoding.prepare_tokenizers(paths, prepared, recipe, existing)
+        encoded, valid_encoded = encoding.encode(paths, prepared, valid_prepared, tokenizers, recipe)
+        if prepared.left_out and recipe.verbose:
+            say(f"left out {prepared.left_out:,} pairs whose sides do not have the same placeholders")
     with devices.distributed(recipe.devices, recipe.model_parallel):
         recipe = resolve_batches(recipe, encoded[0], machine.current())
         batches = make_batches(encoded, recipe, copies=2 if recipe.r_drop else 1)
@@ -138,20 +146,6 @@ def load_start(folder):
         raise UserError(error.naming({"folder": "`start_from`"})) from error
 
 
-def prepare_tokenizers(paths, pairs, texts_fingerprint, recipe, start, objects):
-    """The tokenizers of a run, which are written into its folder."""
-    if start is None and "model" not in objects and not paths.exists():
-        new_model(recipe, [types.SimpleNamespace(vocab_size=8)])  # wrong options raise an error before any long work
-    if "tokenizer" in objects:
-        tokenizers = as_list(objects["tokenizer"])
-    else:
-        tokenizers = start.tokenizers if start else make_tokenizers(paths, pairs, texts_fingerprint, recipe)
-    if paths.exists():
-        artifacts.check_tokenizers(paths, tokenizers)
-    artifacts.write_tokenizers(paths.folder, tokenizers)
-    return tokenizers
-
-
 def write_result(run, average, history):
     """Writes the model of a finished run and its learning curve; returns a message about it."""
     _, what = loading.finish(run.folder, average)
@@ -176,12 +170,12 @@ def check_arguments(pairs, folder, valid, recipe):
             raise UserError(f"`{name}` must not be empty. Received: no pairs")
     for name in ("patience", "bleu"):
         if getattr(recipe, name) and valid is None:
-            raise UserError(f"`{name}` requires texts to validate on: `valid` must be given. Received: valid=None")
+            raise UserError(f"`{name}` requires validation texts: `valid` must be given. Received: valid=None")
 
 
 def check_objects(objects, changes, recipe):
     """Refuses objects of other classes and options that conflict with them; takes width and packing from a model."""
-    model, tokenizers = objects.get("model"), as_list(objects.get("tokenizer", []))
+    model, tokenizers = objects.get("model"), encoding.as_list(objects.get("tokenizer", []))
     for name in objects:
         for option in sorted(CONFLICTING_OPTIONS[name] & {*changes} - {name}):
             check(option, changes[option], False, f"left out with a `{name}` of your own, which decides it")
@@ -197,10 +191,6 @@ def check_objects(objects, changes, recipe):
     return dataclasses.replace(recipe, **{name: model.arguments.get(name) for name in ("model_dim", "packed")})
 
 
-def as_list(tokenizers):
-    return [*tokenizers] if isinstance(tokenizers, (list, tuple)) else [tokenizers]
-
-
 def earlier_choices(run, recipe, texts_fingerprint, objects):
     """What the run in a folder has chosen for options that are None; refuses another run's options or texts."""
     if not run.exists():
@@ -212,7 +202,7 @@ def earlier_choices(run, recipe, texts_fingerprint, objects):
     before = dataclasses.asdict(resolve("default")) | config["options"]
     changed = {name for name in {*before, *now} if before.get(name) != now.get(name)} - CHANGEABLE
     if config["texts"] != texts_fingerprint:
-        changed.add("texts to train on")
+        changed.add("training texts")
     if changed:
         raise UserError(
             "`folder` must be a new folder, or that of a run with the same texts and options. "
@@ -228,25 +218,6 @@ def check_average(folder, recipe):
     most = len(loading.checkpoints(folder)) + max(epochs - epoch, 0)
     rule = f"at most {most}, the number of checkpoints that this run has kept or has yet to write, one per epoch"
     check("average", recipe.average, recipe.average <= most, rule)
-
-
-def make_tokenizers(run, pairs, texts_fingerprint, recipe):
-    """The tokenizers of a run; learned from its texts, unless that was done before."""
-    size = recipe.vocab_size or _below(VOCAB_SIZES, sum(1 for _ in pairs))
-    folders = run.tokenizers(recipe.separate)
-    options = {
-        "kind": recipe.tokenizer,
-        "vocab_size": size,
-        "texts": texts_fingerprint,
-        "names": [path.name for path in folders],
-    }
-    exist = run.tokenizer_options.exists() and all(map(text.saving.is_tokenizer, folders))
-    if not exist or files.read_json(run.tokenizer_options) != options:
-        for side, folder in enumerate(folders):
-            sentences = (line for pair in pairs for line in (pair[side : side + 1] if recipe.separate else pair))
-            text.save_tokenizer(text.train_tokenizer(sentences, recipe.tokenizer, size), folder)
-        files.write_json(run.tokenizer_options, options)
-    return [text.load_tokenizer(folder) for folder in folders]
 
 
 def new_model(recipe, tokenizers):
@@ -267,26 +238,17 @@ def copy_model(translator, recipe):
     return copy
 
 
-def encode(run, pairs, valid, tokenizers, recipe):
-    """Token files of the texts to train on, several with subword sampling, and of those to validate on."""
-    settings = {"max_length": recipe.max_length - 1, "verbose": recipe.verbose}
-    encoded = []
-    for n in range(recipe.samples if recipe.sampling else 1):
-        sampling = {"sampling": recipe.sampling, "seed": recipe.seed + n}
-        encoded.append(data.encode_pairs(pairs, run.train_data(n), *tokenizers, **sampling, **settings))
-    return encoded, None if valid is None else data.encode_pairs(valid, run.valid_data, *tokenizers, **settings)
-
-
 def resolve_batches(recipe, encoded, machine):
     """The recipe, with a batch size and shapes that suit the texts and the machine."""
-    size = _below(BATCH_TOKENS, len(encoded.targets.tokens))[machine.accelerated]
+    size = encoding.first_above(BATCH_TOKENS, len(encoded.targets.tokens))[machine.accelerated]
     chosen = {"batch_tokens": max(size, recipe.max_length), "num_shapes": machine.shapes}
     return dataclasses.replace(recipe, **{name: getattr(recipe, name) or chosen[name] for name in chosen})
 
 
 def resolve_schedule(recipe, steps_per_pass, encoded, start=None):
     """The recipe, with steps in whole epochs, and a learning rate, that suit the texts and the model."""
-    steps = recipe.steps or steps_per_pass * (recipe.passes or _below(PASSES, len(encoded.targets.tokens)))
+    passes = recipe.passes or encoding.first_above(PASSES, len(encoded.targets.tokens))
+    steps = recipe.steps or steps_per_pass * passes
     epochs = -(-steps // (recipe.steps_per_epoch or min(steps_per_pass, MAX_STEPS_PER_EPOCH)))
     per_epoch = min(recipe.steps_per_epoch or -(-steps // epochs), steps)
     if start is None:
@@ -316,7 +278,7 @@ def make_batches(encoded, recipe, **options):
 
 
 def make_validation_batches(encoded, recipe, machine):
-    """Batches to validate on, of one shape on an accelerator, where padding costs less than compiling another one."""
+    """Validation batches, of one shape on an accelerator, where padding costs less than compiling another one."""
     one_shape = {"num_shapes": 1} if machine.accelerated else {}
     return make_batches(encoded, dataclasses.replace(recipe, **one_shape), shuffle=False)
 
@@ -345,8 +307,9 @@ def reporting(run, translator, batches, valid, recipe, say):
     if recipe.verbose:
         reports.append(callbacks.TimeEstimate(run, recipe.steps, "" if machine.current().accelerated else CPU_HINT))
     if recipe.bleu:
-        sources, references = zip(*itertools.islice(valid, recipe.bleu), strict=True)
-        reports.append(evaluation.TranslationScores(translator, sources, references))
+        sources, references, *languages = zip(*itertools.islice(valid, recipe.bleu), strict=True)
+        options = {"target_language": languages[0]} if languages else {}
+        reports.append(evaluation.TranslationScores(translator, sources, references, **options))
     if not devices.is_main_process():
         return reports
     try:
@@ -376,15 +339,10 @@ def announcement(model, batches, recipe, step):
     if step >= recipe.steps:
         progress = f"already trained for {recipe.steps:,} steps"
     if recipe.model_parallel > 1:
-        share = f"{devices.divided_share(model):.0%} of the weights"
+        share = f"{devices.sharded_fraction(model):.0%} of the weights"
         progress = f"{recipe.model_parallel} devices share {share}, and each holds the rest\n{progress}"
     return (
         f"{keras.backend.backend()}, {model.count_params():,} parameters, {recipe.steps:,} steps of up to "
         f"{recipe.batch_tokens:,} tokens in {len(batches.shapes)} shape{'s' * (len(batches.shapes) > 1)}, "
         f"{recipe.steps / len(batches):.1f} passes over the texts\n{progress}"
     )
-
-
-def _below(rules, number):
-    """The value of the first limit that a number is below."""
-    return next(value for limit, value in rules if number < limit)

@@ -12,7 +12,7 @@ import pytest
 from conftest import BACKEND, BYTES, array, eagerly, encode, once
 
 from keras_tfm import artifacts
-from keras_tfm.cli import commands
+from keras_tfm.cli import commands, inputs
 from keras_tfm.common.arguments import UserError
 from keras_tfm.data.tasks import reverse
 from keras_tfm.text import save_tokenizer
@@ -28,6 +28,7 @@ def keras_tfm(*arguments, **environment):
 
 
 @once
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_width")
 def test_training_from_two_files(tmp_path, capsys):
     for name, line in (("source", "ein {} hund"), ("target", "a {} dog")):
@@ -220,7 +221,7 @@ def test_a_million_lines_through_standard_input_need_no_more_memory_than_a_few(f
 
 
 @pytest.mark.usefixtures("one_width")
-def test_files_are_translated_and_gone_on_with(folder, tmp_path, capsys):
+def test_translating_files_resumes(folder, tmp_path, capsys):
     texts = [f"number {number}" for number in range(6)]
     (tmp_path / "one").write_text("\n".join(texts[:3]) + "\n")
     (tmp_path / "two.gz").write_bytes(gzip.compress(("\n".join(texts[3:]) + "\n").encode()))
@@ -230,12 +231,11 @@ def test_files_are_translated_and_gone_on_with(folder, tmp_path, capsys):
     assert capsys.readouterr().out.split("\n")[:-1] == expected
 
 
+@pytest.mark.slow
 @once
 @pytest.mark.usefixtures("one_width")
-def test_translations_to_a_file_go_on_where_they_stopped_and_never_on_top_of_others(
-    folder, tmp_path, capsys, monkeypatch
-):
-    monkeypatch.setattr(commands, "CHUNK", 2)
+def test_translating_a_file_resumes_its_own_partial_output_only(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("keras_tfm.cli.translate.CHUNK", 2)
     (tmp_path / "texts").write_text("".join(f"number {number}\n" for number in range(6)))
     out, command = tmp_path / "out", ["translate", str(folder), str(tmp_path / "texts"), *OPTIONS, "--overwrite"]
     out.write_text("of another model\n")
@@ -297,6 +297,7 @@ def test_no_file_is_overwritten_unless_asked_for(folder, tmp_path, monkeypatch, 
     assert out.read_text() == written and "resuming after line 2" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @once
 def test_a_reader_may_stop_reading(folder, tmp_path):
     (tmp_path / "texts").write_text("\n" * 50_000)
@@ -350,7 +351,7 @@ def before_keras(folder, here, lines):
 
 
 @once
-def test_what_can_be_known_at_once_is_said_before_keras_is_imported(folder, tmp_path):
+def test_errors_in_arguments_are_reported_before_keras_is_imported(folder, tmp_path):
     (tmp_path / "x").write_text("one text\n")
     (tmp_path / "taken").write_text("a reference\n")
     os.mkfifo(tmp_path / "pipe")
@@ -360,7 +361,15 @@ def test_what_can_be_known_at_once_is_said_before_keras_is_imported(folder, tmp_
         ("translate x .", "`model` must be a folder, given before the files"),
         ("translate MODEL x --out x", "--out must not be one of the files to translate. Received: x"),
         ("translate MODEL .", ".: must be a text file; pass text with --text. Received: a folder"),
-        ("train --source x", "x, line 1: must be `text, tab, text`, since it is the only file. Received: 'one text'"),
+        ("train --source x", "x, line 1: must be `text, tab, text`, since it is the only file, or on all lines"),
+        ("train --source x --target x x", "--target must be one file for each of the 1 of --source"),
+        ("train --source x x --target_language de fr it", "--target_language must be one language, or one for each"),
+        ("evaluate MODEL x", "x, line 1: must be `text, tab, text`"),
+        ("translate MODEL x --glossary x", "x, line 1: must be `term, tab, translation`"),
+        ("translate MODEL --format json", "--format needs a file. Received: standard input"),
+        ("translate MODEL x --all", "--all needs a document. Received: lines of text"),
+        ("translate MODEL x --report y", "--report needs a document"),
+        ("translate MODEL x --format json", "x: a JSON file must be well-formed"),
         ("translate .", "must contain a run, a model.keras or an export"),
         ("translate MODEL x --out taken", "--out must be a new file, unless --overwrite is given. Received: taken"),
         ("translate MODEL x --out {here}/pipe", "--out must be a file. Received: {here}/pipe, which is not a regular"),
@@ -375,6 +384,7 @@ def test_what_can_be_known_at_once_is_said_before_keras_is_imported(folder, tmp_
             "export MODEL --format web --out y",
             "npm install --no-package-lock @litertjs/core@2.5.3 @litertjs/wasm-utils@",
         ),
+        ("export MODEL --format web --explain --out y", "@litertjs/wasm-utils@2.5.3 d3@7.9.0"),
         ("export MODEL --format web --out y --runtime x", "--runtime must be a folder that contains LiteRT.js"),
         ("export MODEL --format onnx --out x --texts no/such", "no/such: there is no such file"),
         ("serve no/such", "no/such: there is no such folder"),
@@ -411,6 +421,8 @@ def test_missing_extras_are_named_before_keras_is_imported(folder, tmp_path):
         ("tensorflow_text", "export MODEL --format saved_model --out y"),
         ("ctranslate2", "export MODEL --format ctranslate2 --out y"),
         ("h11", "serve MODEL"),
+        ("sentencex", "translate MODEL x --format po"),
+        ("markdown_it", "translate MODEL x --format md"),
     ]
     for error, (missing, line) in zip(before_keras(folder, tmp_path, lines), lines, strict=True):
         assert missing in error and "pip install 'keras_tfm[" in error, line
@@ -453,12 +465,13 @@ def test_a_model_whose_weights_are_not_finite_is_named_in_one_line(folder, tmp_p
 
 
 @once
-def test_nothing_comes_from_an_empty_file(folder, tmp_path, capsys):
+def test_an_empty_file_gives_an_empty_output(folder, tmp_path, capsys):
     (tmp_path / "empty").write_text("")
     commands.run(["translate", str(folder), str(tmp_path / "empty"), *OPTIONS])
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.slow
 @once
 @pytest.mark.usefixtures("one_width")
 def test_scores_are_printed(folder, tmp_path, capsys):
@@ -476,9 +489,10 @@ def test_scores_are_printed(folder, tmp_path, capsys):
     assert "note: the references equal the sources" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @once
 @pytest.mark.usefixtures("one_width")
-def test_blank_translations_are_not_passed_over(folder, tmp_path, capsys):
+def test_blank_translations_are_reported(folder, tmp_path, capsys):
     from keras_tfm.translator import Translator
 
     translator = Translator.load(folder)
@@ -490,13 +504,14 @@ def test_blank_translations_are_not_passed_over(folder, tmp_path, capsys):
     files = ["--source", str(tmp_path / "source"), "--reference", str(tmp_path / "reference")]
     assert commands.run(["evaluate", str(tmp_path / "blank"), *files, *OPTIONS])["blank"] == 100
     assert "note: all 2 translations are blank" in capsys.readouterr().err
-    commands.show(translator, [("a", "b"), ("c", "d")], 0)
+    commands.print_samples(translator, [("a", "b"), ("c", "d")], 0)
     assert "note: all 2 translations are blank" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @once
 @pytest.mark.usefixtures("one_width")
-def test_a_picture_is_drawn(folder, tmp_path, capsys):
+def test_plot_writes_a_picture(folder, tmp_path, capsys):
     commands.run(["plot", str(folder), "a dog", "--out", str(tmp_path / "map.png"), "--layer", "0"])
     assert (tmp_path / "map.png").stat().st_size > 5000 and "a dog → " in capsys.readouterr().out
     with pytest.raises(SystemExit, match="--layer must be one of -1 … 0"):
@@ -519,9 +534,9 @@ def test_commands_use_the_settings_that_are_saved(folder, tmp_path):
     texts.write_text("a dog\n")
     Translator.load(folder, num_beams=1, max_length=24, length_penalty=1.5).save(saved)
     commands.run(["export", str(saved), "--format", "ctranslate2", "--out", str(out), "--texts", str(texts)])
-    found = artifacts.read_manifest(out)
-    assert (found["num_beams"], found["max_length"], found["length_penalty"]) == (1, 24, 1.5)
-    given = commands.load_translator(saved, num_beams=2)
+    actual = artifacts.read_manifest(out)
+    assert (actual["num_beams"], actual["max_length"], actual["length_penalty"]) == (1, 24, 1.5)
+    given = inputs.load_translator(saved, num_beams=2)
     assert (given.num_beams, given.max_length, given.sampler.length_penalty) == (2, 24, 1.5)
 
 

@@ -2,9 +2,11 @@ import os
 import subprocess
 import sys
 
+import pytest
 from conftest import once
 
 
+@pytest.mark.slow
 @once
 def test_notes_for_developers_of_tensorflow_do_not_reach_users_but_errors_do():
     program = "from keras_tfm.cli import developer_notes; import os, sys; "

@@ -14,7 +14,7 @@ def test_every_option_has_a_flag():
     given = {"num_layers": 3, "norm_first": False, "dropout": 0.25, "score": "additive", "packed": True, "verbose": 2}
     line = "train --source x.tsv --num_layers 3 --no-norm-first --dropout=0.25 --score additive --packed --verbose 2"
     arguments = flags.parse([*line.split(), "--steps", "7"])
-    assert arguments["recipe"] == resolve("default", steps=7, **given) and arguments["source"].name == "x.tsv"
+    assert arguments["recipe"] == resolve("default", steps=7, **given) and arguments["source"][0].name == "x.tsv"
     assert flags.parse(["train", "--recipe", "quick"])["recipe"].num_layers == 2
 
 

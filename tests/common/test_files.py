@@ -94,7 +94,7 @@ def test_links_are_not_followed(tmp_path):
         pass
 
 
-def test_a_folder_is_held_by_one_process_and_let_go_by_a_dead_one(tmp_path):
+def test_a_folder_is_locked_by_one_process_until_it_ends(tmp_path):
     program = f"""
 import os
 from keras_tfm.common import files
@@ -132,12 +132,12 @@ def test_any_byte_of_a_json_file_matters(tmp_path):
     for place in range(len(written)):
         path.write_bytes(written[:place] + bytes([written[place] ^ 2]) + written[place + 1 :])
         try:
-            found = files.read_json(path)
+            actual = files.read_json(path)
         except files.DamagedFile as error:
             assert str(path) in str(error) and "\n" not in str(error)
         else:  # the change was in white space, or in the name of the checksum
-            found.pop("ahecksum", None), [found.pop(name) for name in [*found] if name not in content]
-            assert found == content
+            actual.pop("ahecksum", None), [actual.pop(name) for name in [*actual] if name not in content]
+            assert actual == content
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"3", b"null", b"{", b"\xff", b"[" * 100_000, b'{"checksum": 3}'])
@@ -161,11 +161,11 @@ def test_any_bit_of_an_array_matters(tmp_path):
         damaged[place // 8] ^= 1 << place % 8
         path.write_bytes(damaged)
         try:
-            found = files.read_arrays(path)
+            actual = files.read_arrays(path)
         except files.DamagedFile:
             seen.add("damaged")
         else:  # the change was in a date or another unused field of the archive
-            assert found.keys() <= arrays.keys() and all((found[name] == arrays[name]).all() for name in found)
+            assert actual.keys() <= arrays.keys() and all((actual[name] == arrays[name]).all() for name in actual)
     assert seen
     for length in range(0, len(written), 97):
         path.write_bytes(written[:length])
@@ -247,18 +247,18 @@ def test_a_pipe_is_not_waited_for(tmp_path):
 
 def test_a_json_file_may_not_be_huge(tmp_path):
     with open(tmp_path / "huge.json", "wb") as file:
-        file.truncate(files.LARGEST_JSON + 1)
+        file.truncate(files.MAX_JSON_BYTES + 1)
     with pytest.raises(files.DamagedFile, match="has 16,777,217 bytes, and may have 16,777,216"):
         files.read_json(tmp_path / "huge.json")
     with zipfile.ZipFile(tmp_path / "model.keras", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("config.json", bytes(files.LARGEST_JSON + 1))
+        archive.writestr("config.json", bytes(files.MAX_JSON_BYTES + 1))
         archive.writestr("other", os.urandom(2**20), zipfile.ZIP_STORED)
     with pytest.raises(files.DamagedFile, match="a .json file in it has more than 16,777,216 bytes"):
         files.check_zip(tmp_path / "model.keras")
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/full"), reason="mounting a small disk takes root")
-def test_a_disk_that_must_not_be_written_is_not_called_full(tmp_path):
+def test_a_read_only_disk_is_not_reported_as_full(tmp_path):
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", tmp_path], capture_output=True).returncode:
         pytest.skip("a small disk cannot be mounted here")
     try:

@@ -70,7 +70,7 @@ def test_a_log_of_long_work_is_not_long(monkeypatch):
 
 
 @once
-def test_silence(monkeypatch):
+def test_verbose_0_prints_nothing(monkeypatch):
     terminal = written_to(Terminal(), monkeypatch)
     with Progress(3, "translating", "sentence", verbose=0) as bar:
         bar.add(3)

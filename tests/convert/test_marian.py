@@ -221,7 +221,7 @@ def test_damaged_folders_are_refused(name, content, message, tmp_path):
     assert "\n" not in str(error.value)
 
 
-def test_sizes_are_not_believed(tmp_path):
+def test_declared_sizes_are_checked_against_the_file(tmp_path):
     config, _ = write(tmp_path)
     for name in ("vocab_size", "encoder_layers", "encoder_ffn_dim"):
         other = {"encoder_ffn_dim": {"decoder_ffn_dim": 10**9}, "vocab_size": {"decoder_vocab_size": 10**9}}
@@ -342,10 +342,10 @@ def test_translations_are_those_of_transformers(changes, peers, tmp_path):
         theirs = translations_of_peer(model, tokenizer, texts, num_beams)
         steps = translator.models[0].prefill, translator.models[0].step
         if num_beams == 1:
-            found = decoding.greedy(*steps, source, 24)
+            actual = decoding.greedy(*steps, source, 24)
         else:
-            found = decoding.beam_search(*steps, source, 24, num_beams=num_beams, length_penalty=0.6)[0][:, 0]
-        assert [text.strip() for text in translator.target_tokenizer.decode(np.array(found))] == theirs
+            actual = decoding.beam_search(*steps, source, 24, num_beams=num_beams, length_penalty=0.6)[0][:, 0]
+        assert [text.strip() for text in translator.target_tokenizer.decode(np.array(actual))] == theirs
 
 
 @pytest.mark.slow

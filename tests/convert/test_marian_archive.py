@@ -57,7 +57,7 @@ def test_an_entry_that_is_not_supported_is_named(entry, value, tmp_path):
         Translator.from_marian(tmp_path)
 
 
-def test_sizes_are_not_believed(tmp_path):
+def test_declared_sizes_are_checked_against_the_file(tmp_path):
     write_archive(tmp_path)
     names = (tmp_path / "opus.vocab.yml").read_text()
     (tmp_path / "opus.vocab.yml").write_text(f"{names}more: 2000000000\n")

@@ -165,7 +165,7 @@ def test_processes_share_the_rows_of_each_whole_batch(make, processes, parts, co
 
 
 @every_kind
-def test_copies_come_behind_each_other(make, pairs):
+def test_copies_of_a_batch_are_concatenated(make, pairs):
     single, twice = make(pairs, 160), make(pairs, 160, copies=2)
     assert len(single) == len(twice) and twice.mean_tokens() == 2 * single.mean_tokens()
     for batch, double in zip(epoch_of(single, 1), epoch_of(twice, 1), strict=True):
@@ -317,20 +317,20 @@ def test_each_epoch_of_fit_has_an_order_of_its_own(tmp_path):
     assert sum({index for epoch, index in seen if epoch == number} == everything for number in range(9)) >= 3
 
 
-def test_batches_do_not_depend_on_who_asks(tmp_path):
-    batches, found, done = BucketedBatches(encode(random_texts(60), tmp_path), 160), [], threading.Event()
+def test_batches_are_the_same_for_every_reader(tmp_path):
+    batches, actual, done = BucketedBatches(encode(random_texts(60), tmp_path), 160), [], threading.Event()
 
     def get_tf_dataset():
         return [batches[index] for index in range(2)]
 
     def top_level():  # called by no other function, as in a script
         with contextlib.suppress(Exception):
-            found.append(batches[0])
+            actual.append(batches[0])
         done.set()
 
     assert equal(get_tf_dataset(), [batches.batch(0, index) for index in range(2)])
     _thread.start_new_thread(top_level, ())
-    assert done.wait(30) and equal(found, [batches.batch(0, 0)])
+    assert done.wait(30) and equal(actual, [batches.batch(0, 0)])
 
 
 def test_fit_takes_packed_batches(tmp_path):

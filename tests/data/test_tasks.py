@@ -28,12 +28,12 @@ def days_of(*years):
 
 def meanings(locales, days):
     """Casefolded text → the days it stands for, over all formats and cases."""
-    found = collections.defaultdict(set)
-    for form in (form for locale in locales for form in date_formats(locale)):
+    actual = collections.defaultdict(set)
+    for date_format in (date_format for locale in locales for date_format in date_formats(locale)):
         for day in days:
             for case in CASES:
-                found[form.write(day, case).casefold()].add(day)
-    return found
+                actual[date_format.write(day, case).casefold()].add(day)
+    return actual
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -75,39 +75,43 @@ def test_sequences(function):
 
 @pytest.mark.parametrize("locale", LOCALES)
 def test_a_case_changes_letters_only(locale):
-    for form in date_formats(locale):
-        written = form.write(DAY)
-        assert form.write(DAY, "lower") == written.lower() and form.write(DAY, "upper") == written.upper()
-        capital = form.write(DAY, "capital")
+    for date_format in date_formats(locale):
+        written = date_format.write(DAY)
+        assert date_format.write(DAY, "lower") == written.lower() and date_format.write(DAY, "upper") == written.upper()
+        capital = date_format.write(DAY, "capital")
         assert capital.casefold() == written.casefold()
-        names = [table[PARTS[field[0]][0](DAY)] for field, table in form.tables.items()]
+        names = [table[PARTS[field[0]][0](DAY)] for field, table in date_format.tables.items()]
         assert all(name[:1].title() + name[1:] in capital for name in names)
 
 
 @pytest.mark.parametrize("locale", LOCALES)
 def test_every_locale_names_months_and_writes_iso_8601(locale):
-    assert DAY.isoformat() in [form.write(DAY) for form in date_formats(locale)]
-    names = {form.write(DAY.replace(month=month)) for form in date_formats(locale) for month in range(1, 13)}
+    assert DAY.isoformat() in [date_format.write(DAY) for date_format in date_formats(locale)]
+    names = {
+        date_format.write(DAY.replace(month=month)) for date_format in date_formats(locale) for month in range(1, 13)
+    }
     assert len(names) >= 24  # at least one format besides
 
 
 @pytest.mark.parametrize("text", ["5/3/2023", "03/05/2023", "3.5.2023", "03-05-2023", "3.05.2023", "5/3/23"])
 def test_what_can_be_read_in_two_ways_is_never_written(text):
-    assert not any(text in form.write(DAY) for locale in LOCALES for form in date_formats(locale))
+    assert not any(text in date_format.write(DAY) for locale in LOCALES for date_format in date_formats(locale))
 
 
 @pytest.mark.parametrize("locale", LOCALES)
 def test_formats_equal_babel(locale):
     sample = random.Random(locale).sample(days_of(*YEARS), 100)
-    for form in date_formats(locale):
-        assert [form.write(day) for day in sample] == [format_date(day, form.pattern, locale) for day in sample]
+    for date_format in date_formats(locale):
+        assert [date_format.write(day) for day in sample] == [
+            format_date(day, date_format.pattern, locale) for day in sample
+        ]
 
 
 @pytest.mark.parametrize("years", [(2024,), pytest.param((2000, 2023), marks=pytest.mark.slow)])
 def test_no_text_stands_for_two_days(years):
-    found = meanings(LOCALES, days_of(*years))
-    assert len(found) > 15_000 * len(years)
-    assert {text: days for text, days in found.items() if len(days) > 1} == {}
+    actual = meanings(LOCALES, days_of(*years))
+    assert len(actual) > 15_000 * len(years)
+    assert {text: days for text, days in actual.items() if len(days) > 1} == {}
 
 
 @pytest.mark.parametrize("locale", ["cs", "el", "fa", "fi", "hu", "ko", "ky", "lt", "ru", "sv", "th", "tr", "vi"])
@@ -119,15 +123,15 @@ def test_other_locales_that_babel_knows(locale):
 
 def test_letters_that_change_with_their_case_stay():
     november = datetime.date(2023, 11, 3)
-    assert "3 Kasım 2023" in [form.write(november, "upper") for form in date_formats("tr")]
+    assert "3 Kasım 2023" in [date_format.write(november, "upper") for date_format in date_formats("tr")]
 
 
 @pytest.mark.parametrize("locale", LOCALES)
 def test_every_format_and_case_occurs(locale):
     pairs = [(text, datetime.date.fromisoformat(target)) for text, target in dates(500, locales=[locale])]
-    for form in date_formats(locale):
+    for date_format in date_formats(locale):
         for case in CASES:
-            assert any(form.write(day, case) == text for text, day in pairs), (form.pattern, case)
+            assert any(date_format.write(day, case) == text for text, day in pairs), (date_format.pattern, case)
 
 
 def test_locales_are_balanced(monkeypatch):

@@ -58,7 +58,7 @@ LINES = "\n".join(map(str, range(20_000)))
         ("a\n", "a\n".encode("utf-16"), ["t.txt", "line 1", "UTF-8"]),
         ("", None, ["s.txt", "empty"]),
         ("a\tb\nc\n", None, ["s.txt", "line 2", "tab", "'c'"]),
-        ("a\tb\tc\n", None, ["s.txt", "line 1", "tab"]),
+        ("a\tb\tc\td\n", None, ["s.txt", "line 1", "tab"]),
         ("a\tb\n\nc\td\n", None, ["s.txt", "line 2", "tab", "''"]),
     ],
 )
@@ -74,7 +74,7 @@ def test_errors_name_file_and_line(source, target, words, tmp_path):
     [damaged_gzip(LINES, cut=-2000), damaged_gzip(LINES, flip=5000), b"plain\ntext\n"],
     ids=["cut", "flipped", "plain"],
 )
-def test_errors_name_the_file_that_is_no_whole_gzip(content, tmp_path):
+def test_errors_name_the_incomplete_gzip_file(content, tmp_path):
     (tmp_path / "s.gz").write_bytes(content)
     with pytest.raises(ValueError, match=r"s\.gz, after line \d+: must be a complete .gz file. Received: "):
         ParallelFiles(tmp_path / "s.gz", write(tmp_path / "t.txt", LINES))
@@ -217,7 +217,7 @@ def test_undecodable_bytes_may_be_replaced_and_are_reported(tmp_path, capsys):
     assert capsys.readouterr().err == f"{path}, line 2: not UTF-8; invalid bytes are read as \ufffd\n"
 
 
-def test_an_end_in_the_middle_leaves_nothing_that_looks_whole(files, tmp_path, monkeypatch):
+def test_an_interruption_leaves_nothing_that_looks_complete(files, tmp_path, monkeypatch):
     monkeypatch.setattr(token_files, "CHUNK", 2)
 
     def broken():
@@ -237,7 +237,7 @@ def test_an_end_in_the_middle_leaves_nothing_that_looks_whole(files, tmp_path, m
 
 
 @pytest.mark.parametrize("calls", range(5))
-def test_an_end_while_files_change_places_leaves_nothing_that_looks_whole(calls, tmp_path, monkeypatch):
+def test_an_interruption_while_files_are_replaced_leaves_nothing_that_looks_complete(calls, tmp_path, monkeypatch):
     encode(random_texts(5), tmp_path)
     replace, left = os.replace, iter(range(calls))
 
@@ -253,7 +253,7 @@ def test_an_end_while_files_change_places_leaves_nothing_that_looks_whole(calls,
         TokenPairs(tmp_path)
 
 
-def test_what_a_token_file_says_about_itself_is_not_believed(tmp_path):
+def test_the_metadata_of_token_files_is_checked_against_them(tmp_path):
     """Neither a type of pointers, which NumPy would follow, nor sequences outside of the tokens."""
     encode(random_texts(5), tmp_path)
     meta, ends = read_json(tmp_path / "meta.json"), np.fromfile(tmp_path / "target.ends", "int64")
@@ -324,6 +324,6 @@ def test_bad_arguments(make, words):
 
 
 @pytest.mark.parametrize("texts", [[], [("", "")], [("a" * 300, "b")]])
-def test_something_must_be_left(texts, tmp_path):
+def test_at_least_one_pair_must_be_kept(texts, tmp_path):
     with refused("pairs"):
         encode(texts, tmp_path)

@@ -17,14 +17,18 @@ SIZES = {"num_layers": 1, "model_dim": 16, "num_heads": 2, "ff_dim": 32, "dropou
 LANGUAGE = Language(TABLE + 2.0 * (np.arange(VOCABULARY) == END))  # ends now and then
 
 
-@pytest.mark.parametrize("sampler", [Greedy(min_length=3), Sample(0.7, top_k=4, seed=3), Beam(2, suppress_tokens=[5])])
+@pytest.mark.parametrize(
+    "sampler", [Greedy(min_length=3), Sample(0.7, top_k=4, seed=3), Beam(2, suppress_tokens=[5], copied_tokens=[3])]
+)
 def test_a_compiled_search_equals_an_eager_one_for_every_batch_size(sampler):
     program = compiled(sampler, LANGUAGE.prefill, LANGUAGE.step)
     rng, used = np.random.default_rng(0), set()
     for rows in (1, MIN_SIZE_TO_COMPACT - 1, MIN_SIZE_TO_COMPACT, 2 * MIN_SIZE_TO_COMPACT + 1):
         sources, prefix = rng.integers(0, STATES, (rows, 3)), rng.integers(0, 2, (rows, 2)) * 6
-        found, scores = sampler.decode(LANGUAGE.prefill, LANGUAGE.step, sources, MIN_SIZE_TO_COMPACT + 1, prefix=prefix)
-        expected = array(found)[:, 0]
+        actual, scores = sampler.decode(
+            LANGUAGE.prefill, LANGUAGE.step, sources, MIN_SIZE_TO_COMPACT + 1, prefix=prefix
+        )
+        expected = array(actual)[:, 0]
         assert scores.shape == (rows, 1) and (array(scores) < 0).all() == sampler.has_scores()
         assert program(sources, MIN_SIZE_TO_COMPACT + 1, prefix).tolist() == expected.tolist()
         used |= {*np.count_nonzero(expected, axis=1).tolist()}
@@ -50,7 +54,7 @@ def test_options_choose_the_sampler():
     assert with_options(Beam(3, min_length=2), length_penalty=1.0) == Beam(3, min_length=2, length_penalty=1.0)
     assert with_options(Greedy(min_length=2), num_beams=3) == Beam(3, min_length=2)
     assert with_options(Beam(3, min_length=2), top_k=4, seed=1) == Sample(top_k=4, min_length=2)
-    for sampler in (Beam(3, suppress_tokens=(9, 7)), Sample(0.7, seed=2), Beam(1)):
+    for sampler in (Beam(3, suppress_tokens=(9, 7), copied_tokens=(4, 5)), Sample(0.7, seed=2), Beam(1)):
         settings = json.loads(json.dumps(sampler.settings))
         assert with_options(Beam(), **settings) == sampler and "settings" not in settings
     assert with_options(Beam(), **Greedy(min_length=2).settings) == Beam(1, min_length=2)
@@ -71,6 +75,7 @@ def test_options_choose_the_sampler():
         (Sample, "top_p", 1.5),
         (Sample, "seed", "x"),
         (Greedy, "suppress_tokens", ["x"]),
+        (Greedy, "copied_tokens", [0.5]),
     ],
 )
 def test_a_wrong_option_of_a_sampler_is_named_at_once(sampler, name, value):
@@ -87,7 +92,7 @@ def test_only_a_beam_has_several_hypotheses():
         Sample().decode(*arguments, n_best=3)
 
 
-def test_a_model_generates_what_the_searches_find():
+def test_generate_equals_the_searches():
     keras.utils.set_random_seed(3)
     model = spread(transformer(10, **SIZES), 0.3)
     assert model.generate(TEXTS, 6).tolist() == array(run(greedy, model.prefill, model.step, TEXTS, 6)).tolist()

@@ -84,6 +84,8 @@ def padded(ids, length):
         {"penalty": "gnmt", "length_penalty": 0.6},
         {"min_length": 3},
         {"coverage_penalty": 0.4},
+        {"copied_tokens": (4, 5)},
+        {"copied_tokens": (4, 5), "min_length": 3},
     ],
 )
 def test_a_beam_as_wide_as_the_space_equals_brute_force(options):
@@ -94,8 +96,10 @@ def test_a_beam_as_wide_as_the_space_equals_brute_force(options):
     )
     words = list(everything(length, options.get("min_length", 0)))
     options = {name: value for name, value in options.items() if name != "min_length"}
+    copied = options.pop("copied_tokens", ())
     for row, source in enumerate(SOURCES.tolist()):
-        best = sorted(words, key=lambda ids: -final_score(language, source, ids, **options))[:n]
+        own = [ids for ids in words if all(ids.count(token) == source.count(token) for token in copied)]
+        best = sorted(own, key=lambda ids: -final_score(language, source, ids, **options))[:n]
         assert_close(scores[row], np.array([final_score(language, source, ids, **options) for ids in best]), 1e-4)
         assert ids[row].astype(int).tolist() == [padded(ids, length) for ids in best]
 
@@ -136,8 +140,11 @@ def test_ending_early_misses_nothing(num_beams, length_penalty):
 def test_early_stopping_finds_real_hypotheses_and_none_better(num_beams, length_penalty):
     language = Language(2 * normal(STATES, VOCABULARY, seed=num_beams))
     options = {"num_beams": num_beams, "length_penalty": length_penalty}
-    found = run(beam_search, language.prefill, language.step, SOURCES, 7, **options)
-    (ids, scores), best = map(array, found), run(to_the_end, language.prefill, language.step, SOURCES, 7, **options)[1]
+    outcome = run(beam_search, language.prefill, language.step, SOURCES, 7, **options)
+    (ids, scores), best = (
+        map(array, outcome),
+        run(to_the_end, language.prefill, language.step, SOURCES, 7, **options)[1],
+    )
     assert (scores <= array(best) + 1e-5).all()
     if not length_penalty:  # a hypothesis that goes on only loses
         assert_close(scores, best)
@@ -200,8 +207,8 @@ def test_a_cache_that_doubles_changes_nothing(decode, model):
     search = functools.partial(decode, model.prefill, model.step, TEXTS, max_length=9, min_length=5)
     expected = keras.tree.flatten(search())
     for capacity in (1, 3):
-        for found, wanted in zip(keras.tree.flatten(search(capacity=capacity)), expected, strict=True):
-            assert_close(found, wanted)
+        for outcome, wanted in zip(keras.tree.flatten(search(capacity=capacity)), expected, strict=True):
+            assert_close(outcome, wanted)
 
 
 @pytest.mark.parametrize("n", [1, 4])
@@ -236,8 +243,8 @@ class Counted(Language):
 @pytest.mark.parametrize("decode", [greedy, beam_search])
 def test_decoding_ends_when_all_rows_have_ended(decode):
     language = Counted()
-    found = decode(language.prefill, language.step, SOURCES, 1000)
-    ids = array(found) if decode is greedy else array(found[0])[:, 0]
+    outcome = decode(language.prefill, language.step, SOURCES, 1000)
+    ids = array(outcome) if decode is greedy else array(outcome[0])[:, 0]
     assert (ids > 0).sum(1).tolist() == (SOURCES[:, 0] + 1).tolist() and (ids == END).sum(1).tolist() == [1] * 4
     assert language.steps == SOURCES[:, 0].max() + 1
 
@@ -285,6 +292,7 @@ def test_samples_come_only_from_the_most_probable_tokens(options, kept):
     assert (np.abs(actual - expected) < 4.5 * np.sqrt(expected * (1 - expected) / 4000) + 1e-9).all()
 
 
+@pytest.mark.slow
 @EVERY_MODEL
 def test_sampling_only_the_best_token_equals_greedy(name, model):
     spoken, sources = language_or(model, name)
@@ -301,8 +309,8 @@ def decoded(constraints, max_length=10, table=TABLE):
 
     def search():
         arguments = language.prefill, language.step, SOURCES, max_length
-        found, _ = beam_search(*arguments, n_best=3, **constraints)
-        return greedy(*arguments, **constraints), sample(*arguments, **constraints), *(found[:, n] for n in range(3))
+        outcome, _ = beam_search(*arguments, n_best=3, **constraints)
+        return greedy(*arguments, **constraints), sample(*arguments, **constraints), *(outcome[:, n] for n in range(3))
 
     return [array(ids).astype(int) for ids in run(search)]
 
@@ -344,7 +352,7 @@ def test_suppressed_tokens_and_short_outputs_are_never_written():
 @pytest.mark.parametrize(
     "options", [{"suppress_tokens": range(3, VOCABULARY)}, {"suppress_tokens": (3, 4), "no_repeat_ngram_size": 1}]
 )
-def test_where_no_token_may_follow_nothing_is_found(options):
+def test_where_no_token_may_follow_there_is_no_hypothesis(options):
     for ids in decoded({"min_length": 5, **options}, table=100 * TABLE):
         assert not ids.any()
 
@@ -379,8 +387,8 @@ def test_start_end_and_padding_are_ids_of_choice(options):
     def search(start, step, **ids):
         ids |= options | {"suppress_tokens": (*options.get("suppress_tokens", ()), *([6] if ids else []))}
         arguments = start, step, SOURCES, 6
-        found, _ = beam_search(*arguments, n_best=2, **ids)
-        return greedy(*arguments, **ids), sample(*arguments, top_k=1, **ids), found[:, 0]
+        outcome, _ = beam_search(*arguments, n_best=2, **ids)
+        return greedy(*arguments, **ids), sample(*arguments, top_k=1, **ids), outcome[:, 0]
 
     def step(tokens, position, cache):
         logits, cache = language.step(ops.take(order, tokens, axis=0), position, cache)
@@ -434,12 +442,12 @@ def test_a_prefix_is_read_at_once_as_if_token_by_token(way, rows, model):
     program = programs.compiled(
         lambda sources, length: search(sources, length, model.prefill, counted), model.variables
     )
-    found, expected = program(sources, length), run(search, sources, length, *token_by_token(model))
+    outcome, expected = program(sources, length), run(search, sources, length, *token_by_token(model))
     assert {*widths[1:]} == {1} and widths[0] == PREFIXES.shape[1]
-    assert array(found[0]).tolist() == array(expected[0]).tolist()
+    assert array(outcome[0]).tolist() == array(expected[0]).tolist()
     if way == "beam":
-        assert_close(found[1], expected[1], 1e-4)
-    kept = array(found[0]).reshape(rows, -1, length)[:, 0].astype(int)
+        assert_close(outcome[1], expected[1], 1e-4)
+    kept = array(outcome[0]).reshape(rows, -1, length)[:, 0].astype(int)
     assert (np.count_nonzero(kept, axis=1) <= limits).all()
     for row in kept[0], kept[1]:
         assert row[:3].tolist() in PREFIXES[:, :3].tolist()

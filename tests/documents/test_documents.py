@@ -11,7 +11,8 @@ from conftest import once
 from samples import SAMPLES, TEXTS
 
 from keras_tfm.common.arguments import UserError
-from keras_tfm.documents import FORMATS, compare_protected, find_protected, read_document
+from keras_tfm.documents import FORMATS, read_document
+from keras_tfm.text import compare_protected, find_protected
 
 pytestmark = once
 BILINGUAL = {".po", ".mo", ".xlf", ".xliff", ".tmx", ".tsv"}
@@ -30,7 +31,7 @@ SOURCES = {
         "After a break.",
     ]
     + ["item [ref] more", "Head", "Cell \\| one", "two"],
-    ".html": ["A title", "Some <b>bold</b> text &amp; more\u00a0words.", "Link", "<code>x &lt; y</code> is code"]
+    ".html": ["A title", "Some <b>bold</b> text &amp; more&nbsp;words.", "Link", "<code>x &lt; y</code> is code"]
     + ["Unclosed <i>tag"],
     ".txt": ["One", "Two", "x"],
     ".tsv": ["One", "Two", "Three"],
@@ -212,7 +213,9 @@ def test_hostile_files_take_little_time(suffix):
 
 @pytest.mark.parametrize("suffix", [".po", ".xlf", ".html", ".txt", ".json"])
 def test_a_wrong_encoding_is_refused(suffix):
-    with pytest.raises(UserError, match=rf"^app{suffix}: the text must be (?i:utf-8). Received: byte 0xe4 at \d+$"):
+    with pytest.raises(
+        UserError, match=rf"^app{suffix}: the text must be (?i:utf-8). Received: byte 0xe4 in line \d+$"
+    ):
         read(suffix, SAMPLES[suffix] + b"<!-- # \xe4 -->")
 
 

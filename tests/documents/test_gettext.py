@@ -44,7 +44,7 @@ def test_what_is_filled_in_is_fuzzy_and_nothing_else_changes():
     assert again.untranslated == []
 
 
-def test_a_unit_tells_its_context_comments_and_language():
+def test_a_unit_has_its_context_comments_and_language():
     first, _, fuzzy, plural, last = PO(samples.PO.encode()).units
     assert (first.context, first.comments, first.language) == ("menu", "For the menu", "pl")
     assert fuzzy.fuzzy and fuzzy.translated and not last.fuzzy  # the flag before an obsolete entry is not for the next
@@ -86,8 +86,9 @@ def test_drafts_with_another_number_of_forms_are_untranslated():
     assert new == draft.replace('[0] "x"\nmsgstr[1] "y"', '[0] "a"\nmsgstr[1] "b"\nmsgstr[2] "c"')
 
 
-def test_other_encodings_stay():
-    text = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=ISO-8859-1\\n"\n# é\nmsgid "a"\nmsgstr ""\n'
+@pytest.mark.parametrize("field", ["Content-Type: text/plain; ", "Content-type: text/plain; ", 'Content-Type: x;"\n"'])
+def test_other_encodings_stay(field):
+    text = f'msgid ""\nmsgstr "{field}charset=ISO-8859-1\\n"\n# é\nmsgid "a"\nmsgstr ""\n'
     document = PO(text.encode("latin-1"))
     assert document.render({document.units[0]: "ü"}) == text.replace(
         'msgid "a"\nmsgstr ""', '#, fuzzy\nmsgid "a"\nmsgstr "ü"'

@@ -38,6 +38,7 @@ MODELS = {
     "word": ("word", {}),
     "SentencePiece's defaults": ("unigram", {"normalization_rule_name": "nmt_nfkc", "byte_fallback": False}),
     "case folding": ("bpe", {"normalization_rule_name": "nmt_nfkc_cf", "add_dummy_prefix": True}),
+    "languages and slots": ("bpe", {"user_defined_symbols": [">>fra<<", "⟦1⟧", "⟦10⟧"]}),
     "own symbols, bpe": ("bpe", {"user_defined_symbols": ["<br>", "der", "derart", "ä"]}),
     "own symbols, unigram": ("unigram", {"user_defined_symbols": ["<br>", "ber ", "▁ende▁"]}),
     "own symbols, char": ("char", {"user_defined_symbols": ["<br>", "über"], "normalization_rule_name": "nfkc"}),
@@ -46,7 +47,7 @@ MODELS = {
     "without bytes": ("char", {"byte_fallback": False, "remove_extra_whitespaces": True}),
 }
 
-QUICK = {"bpe", "unigram", "char", "word", "SentencePiece's defaults"}
+QUICK = {"languages and slots", "bpe", "unigram", "char", "word", "SentencePiece's defaults"}
 
 
 @functools.cache
@@ -57,7 +58,15 @@ def texts():
     some = ["".join(rng.choice(letters, rng.integers(1, 40))) for _ in range(300)]
     some += ["".join(rng.choice(list("12é "), 20)) for _ in range(100)]  # many ways to split that score the same
     own = ["a<br>b", "der derart derartig<br><br>", "über und über", "im ende ", "Ärger ber ber", "? \ufffd ?", "▁▁ ▁"]
-    own += [">>fra<< 3 mai 2023", ">>fra<<3 mai", ">>xyz<< a", ">><<", ">>a", " >>fra<< a"]
+    own += [
+        ">>fra<< 3 mai 2023",
+        ">>fra<<3 mai",
+        ">>xyz<< a",
+        ">><<",
+        ">>a",
+        " >>fra<< a",
+        ">>fra<<⟦1⟧3⟦10⟧ ⟦2⟧>>fra<<⟦1",
+    ]
     long = " ".join(source for source, _ in tasks.dates(2000, "test"))
     return [source for source, _ in tasks.dates(300, "test")] + HARD + some + own + [long, "Q" * 9000 + long]
 
@@ -108,13 +117,13 @@ def test_javascript_tokenizes_as_python_does(name, tmp_path):
         tokenizer = train_tokenizer(corpus, kind, 700, **options)
     save_tokenizer(tokenizer, tmp_path / "tokenizer")
     strings, rows = [*texts(), "lone \ud800 \udc00\ud83d"], rows_of(tokenizer)
-    found = run_javascript(tmp_path / "tokenizer", strings, rows)
-    assert_same(strings, tokenizer.encode(strings), found["encoded"])
-    assert_same(rows, tokenizer.decode(rows), found["decoded"])
-    labels = zip(sum(rows, []), sum(found["labels"], []), strict=True)
+    actual = run_javascript(tmp_path / "tokenizer", strings, rows)
+    assert_same(strings, tokenizer.encode(strings), actual["encoded"])
+    assert_same(rows, tokenizer.decode(rows), actual["decoded"])
+    labels = zip(sum(rows, []), sum(actual["labels"], []), strict=True)
     assert {number for number, label in labels if not label} <= {PAD}
 
 
-def assert_same(inputs, expected, found):
-    wrong = [each for each in zip(inputs, expected, found, strict=True) if each[1] != each[2]]
+def assert_same(inputs, expected, actual):
+    wrong = [each for each in zip(inputs, expected, actual, strict=True) if each[1] != each[2]]
     assert not wrong, (len(wrong), wrong[:3])

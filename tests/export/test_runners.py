@@ -22,16 +22,16 @@ from keras_tfm.common import extras, files
 from keras_tfm.export import runners
 from keras_tfm.translator import Translator
 
-pytestmark = [IN_TENSORFLOW, pytest.mark.xdist_group("exported")]  # one export of each form for all
+pytestmark = [IN_TENSORFLOW, pytest.mark.xdist_group("exported")]  # one export of each format for all
 
 FORMS = ["saved_model", "litert", "ctranslate2", "onnx", "web"]
 NEEDS = {"ctranslate2": "ctranslate2", "onnx": "tf2onnx", "litert": "ai_edge_litert", "saved_model": "tensorflow_text"}
 NEEDS["web"] = NEEDS["litert"]
-EVERY_FORM = pytest.mark.parametrize("form", FORMS)
+EVERY_FORMAT = pytest.mark.parametrize("format", FORMS)
 
 
-def runner_of(form):
-    return getattr(runners, artifacts.FORMATS[form].runner.rpartition(".")[2])
+def runner_of(format):
+    return getattr(runners, artifacts.FORMATS[format].runner.rpartition(".")[2])
 
 
 @functools.cache
@@ -53,20 +53,20 @@ def root():
     return tempfile.TemporaryDirectory()
 
 
-def shared_export(form):
+def shared_export(format):
     """The folder of the shared translator in a format; exported once for the tests of all files in this group."""
-    if not importlib.util.find_spec(NEEDS[form]):
-        pytest.skip(f"{NEEDS[form]} is not installed")
-    folder = pathlib.Path(root().name, form)
+    if not importlib.util.find_spec(NEEDS[format]):
+        pytest.skip(f"{NEEDS[format]} is not installed")
+    folder = pathlib.Path(root().name, format)
     if not folder.exists():
-        options = {"runtime": empty_runtime(pathlib.Path(root().name, "node_modules"))} if form == "web" else {}
-        shared_translator().export(folder, form, "float32", **options)
+        options = {"runtime": empty_runtime(pathlib.Path(root().name, "node_modules"))} if format == "web" else {}
+        shared_translator().export(folder, format, "float32", **options)
     return folder
 
 
 def empty_runtime(folder):
-    """A folder with the file names of LiteRT.js, which only a browser runs."""
-    for name, file in extras.NPM_FILES.items():
+    """A folder with the file names of LiteRT.js and D3, which only a browser runs."""
+    for name, file in (extras.NPM_FILES | extras.D3_FILES).items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_text('import {} from "@litertjs/wasm-utils";' if name == "litert.js" else name)
     return folder
@@ -136,47 +136,48 @@ def test_what_an_export_cannot_be_compared_on_is_refused(tmp_path):
 # Runs an export where neither Keras nor TensorFlow can be imported.
 PROGRAM = """
 import json, sys
-form, folder = sys.argv[1:]
+format, folder = sys.argv[1:]
 for name in ("keras", "tensorflow", "tensorflow_text", "tf2onnx"):
     sys.modules[name] = None
 from keras_tfm import artifacts
 from keras_tfm.export import runners
 translate = runners.load(folder)
-assert translate.format == artifacts.format_of(folder) == form
+assert translate.format == artifacts.format_of(folder) == format
 print(json.dumps(translate(json.load(sys.stdin))))
 """
 
 
-def test_a_saved_model_says_what_the_translator_says(folders, expected):
+def test_a_saved_model_equals_the_translator(folders, expected):
     """`test_to_saved_model` does so in a process without this package."""
     translate = runners.load(folders("saved_model"))
     assert translate.format == artifacts.format_of(folders("saved_model")) == "saved_model"
     assert translate(TEXTS) == expected
 
 
-@pytest.mark.parametrize("form", [form for form in FORMS if form != "saved_model"])  # which needs TensorFlow
-def test_a_folder_alone_says_what_the_translator_says(form, folders, expected):
-    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, form, folders(form)]
+@pytest.mark.parametrize("format", [format for format in FORMS if format != "saved_model"])  # which needs TensorFlow
+def test_a_folder_alone_equals_the_translator(format, folders, expected):
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, format, folders(format)]
     run = subprocess.run(command, input=json.dumps(TEXTS), capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout.splitlines()[-1]) == expected
 
 
-@EVERY_FORM
-def test_threads_get_the_answers_of_one(form, folders, expected):
-    translate, texts = runners.load(folders(form)), TEXTS[:8]
+@pytest.mark.slow
+@EVERY_FORMAT
+def test_threads_get_the_same_translations_as_one(format, folders, expected):
+    translate, texts = runners.load(folders(format)), TEXTS[:8]
     alone = translate(texts)
     assert len(set(alone)) > 4
     orders = [np.random.default_rng(seed).permutation(len(texts)) for seed in range(4)]
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
         for _ in range(2):
             answers = threads.map(lambda order: translate([texts[n] for n in order]), orders)
-            assert [list(found) for found in answers] == [[alone[n] for n in order] for order in orders]
+            assert [list(actual) for actual in answers] == [[alone[n] for n in order] for order in orders]
 
 
-@EVERY_FORM
-def test_strange_and_long_texts(form, folders, translator):
-    translate = runners.load(folders(form))
+@EVERY_FORMAT
+def test_strange_and_long_texts(format, folders, translator):
+    translate = runners.load(folders(format))
     strange = ["🙂🙃", "Привет", "\ud800 lone", "\x00\x07", "a\nb"]
     answers = translate([*strange, "? lone"])
     assert answers[:-1] == [translate([string])[0] for string in strange] and answers[2] == answers[-1]
@@ -189,20 +190,20 @@ def test_strange_and_long_texts(form, folders, translator):
         assert [cut] == translate(translator.source_tokenizer.decode([ids[:63]]))
 
 
-@EVERY_FORM
-def test_a_manifest_has_all_settings_and_a_checksum_of_each_file(form, folders):
-    folder = folders(form)
+@EVERY_FORMAT
+def test_a_manifest_has_all_settings_and_a_checksum_of_each_file(format, folders):
+    folder = folders(format)
     settings = json.loads((folder / "translator.json").read_text())
-    assert {"format": form, "max_length": 64, "num_beams": 3, "length_penalty": 0.8}.items() <= settings.items()
+    assert {"format": format, "max_length": 64, "num_beams": 3, "length_penalty": 0.8}.items() <= settings.items()
     assert {*settings["files"], "translator.json"} == {
         str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()
     }
     artifacts.new_export(folder)  # an export may be replaced
 
 
-@EVERY_FORM
-def test_a_damaged_file_is_named_and_nothing_crashes(form, folders, tmp_path):
-    folder = shutil.copytree(folders(form), tmp_path / "export")
+@EVERY_FORMAT
+def test_a_damaged_file_is_named_and_nothing_crashes(format, folders, tmp_path):
+    folder = shutil.copytree(folders(format), tmp_path / "export")
     for file in sorted(file for file in folder.rglob("*") if file.is_file()):
         content = file.read_bytes()
         for damaged in damages(content):
@@ -211,7 +212,7 @@ def test_a_damaged_file_is_named_and_nothing_crashes(form, folders, tmp_path):
                 runners.load(folder)
         file.unlink()
         with pytest.raises((files.DamagedFile, FileNotFoundError), match=file.name):
-            runner_of(form)(folder)
+            runner_of(format)(folder)
         file.write_bytes(content)
     runners.load(folder)
 
@@ -225,31 +226,52 @@ def test_a_text_without_a_possible_translation_becomes_empty(folders, translator
     assert runners.load(folder)(["a dog", "b"]) == ["", ""]
 
 
-@pytest.mark.parametrize("form", ["saved_model", "ctranslate2", "web"])
-def test_an_export_has_the_n_best_of_the_translator(form, folders, translator):
-    found, expected = keras_tfm.load(folders(form)).n_best([*TEXTS[:4], " "], 3), translator.n_best(TEXTS[:4], 3)
-    for pairs, their in zip(found[:4], expected, strict=True):
+@pytest.mark.usefixtures("one_width")
+@pytest.mark.parametrize(
+    "format", ["litert", *(pytest.param(format, marks=pytest.mark.slow) for format in ("saved_model", "web"))]
+)
+def test_an_export_copies_tokens_as_the_translator_does(format, tmp_path):
+    letters, options = "adot", {"runtime": empty_runtime(tmp_path / "node_modules")} if format == "web" else {}
+    translator = small_translator("bytes", num_beams=2, copied_tokens=BYTES.encode([letters])[0])
+    verdict = translator.export(tmp_path / "export", format, "float32", compare_on=TEXTS, **options)
+    assert verdict.same == len(TEXTS)
+    for source, translation in zip(TEXTS, runners.load(tmp_path / "export")(TEXTS), strict=True):
+        assert [*map(translation.count, letters)] == [*map(source.strip().count, letters)]
+
+
+@pytest.mark.parametrize("format", ["saved_model", "ctranslate2", "web"])
+def test_an_export_has_the_n_best_of_the_translator(format, folders, translator):
+    actual, expected = keras_tfm.load(folders(format)).n_best([*TEXTS[:4], " "], 3), translator.n_best(TEXTS[:4], 3)
+    for pairs, their in zip(actual[:4], expected, strict=True):
         assert [text for text, _ in pairs] == [text for text, _ in their]
-        tolerance = {"rel": 0.02 if form == "ctranslate2" else 1e-4}  # which never considers padding
+        tolerance = {"rel": 0.02 if format == "ctranslate2" else 1e-4}  # which never considers padding
         assert [score for _, score in pairs] == pytest.approx([score for _, score in their], **tolerance)
-    assert found[4] == [("", 0.0)]
+    assert actual[4] == [("", 0.0)]
     with refused("num_beams"):
-        keras_tfm.load(folders(form), num_beams=2)
+        keras_tfm.load(folders(format), num_beams=2)
+
+
+def test_ctranslate2_scores_the_n_best_of_a_greedy_translator(tmp_path):
+    pytest.importorskip("ctranslate2")
+    translator = shared_translator(num_beams=1)
+    translator.export(tmp_path / "export", "ctranslate2")
+    actual, expected = keras_tfm.load(tmp_path / "export").n_best(TEXTS[:1], 2)[0], translator.n_best(TEXTS[:1], 2)[0]
+    assert [score for _, score in actual] == pytest.approx([score for _, score in expected], rel=0.02)
 
 
 def test_ctranslate2_scores_as_the_translator_does(folders, translator):
     sources, targets = TEXTS[:3], ["x", "some words", ""]
-    found = keras_tfm.load(folders("ctranslate2")).score(sources, targets)
-    assert found == pytest.approx(translator.score(sources, targets), rel=0.02)  # padding is never considered
+    actual = keras_tfm.load(folders("ctranslate2")).score(sources, targets)
+    assert actual == pytest.approx(translator.score(sources, targets), rel=0.02)  # padding is never considered
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["saved_model", "litert", "web"])
+@pytest.mark.parametrize("format", ["saved_model", "litert", "web"])
 @pytest.mark.parametrize("num_beams", [1, 2])
-def test_an_export_that_can_say_nothing_says_nothing(form, num_beams, tmp_path):
+def test_an_export_without_a_possible_translation_returns_empty_texts(format, num_beams, tmp_path):
     translator = Translator(*parts(), max_length=24, num_beams=num_beams, min_length=3, suppress_tokens=range(3, 400))
-    options = {"runtime": empty_runtime(tmp_path / "node_modules")} if form == "web" else {}
-    translator.export(tmp_path / "export", form, "float32", **options)
+    options = {"runtime": empty_runtime(tmp_path / "node_modules")} if format == "web" else {}
+    translator.export(tmp_path / "export", format, "float32", **options)
     assert runners.load(tmp_path / "export")(["a dog", "b"]) == ["", ""]
 
 

@@ -83,6 +83,17 @@ def test_the_search_of_the_folder_is_that_of_the_translator(options, tmp_path):
 
 
 @once
+def test_tokens_that_ctranslate2_cannot_copy_are_left_out_with_a_warning(tmp_path):
+    pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
+    translator = small_translator("bytes", num_beams=1, copied_tokens=(101,))
+    with pytest.warns(UserWarning, match="CTranslate2 does not support `copied_tokens`") as said:
+        translator.export(tmp_path / "model", "ctranslate2")
+    assert __file__ in {warning.filename for warning in said}
+    translate = runners.load(tmp_path / "model")
+    assert translate.settings["copied_tokens"] == [] and translate("a dog")
+
+
+@once
 def test_penalties_that_ctranslate2_does_not_know_are_refused(tmp_path):
     pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
     for name, value in {"penalty": "gnmt", "coverage_penalty": 0.2}.items():

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from conftest import refused
+from conftest import refused, several_translator
 from test_marian import TEXTS, write
 
 import keras_tfm
@@ -34,10 +34,10 @@ def test_a_model_that_marian_cannot_hold_is_refused(tmp_path):
     for model, message in (
         (
             models.transformer(tokenizer.vocab_size, norm_first=True, **sizes),
-            r"`norm_first` must be one of \[False\] in a model that Marian can hold.*=True; choose another format",
+            r"`norm_first` must be one of \[False\] in a model that Marian supports.*=True; choose another format",
         ),
         (models.transformer(tokenizer.vocab_size, positions="rotary", **sizes), "`positions` must be one of"),
-        (models.conv(tokenizer.vocab_size, num_layers=1, model_dim=8), "a model that Marian can hold, which knows no"),
+        (models.conv(tokenizer.vocab_size, num_layers=1, model_dim=8), "a model that Marian supports, which knows no"),
     ):
         with pytest.raises(ValueError, match=message):
             Translator(model, tokenizer).export(tmp_path / "out", format="huggingface")
@@ -55,3 +55,37 @@ def test_two_tables_of_one_vocabulary_stay_apart(tmp_path):
     for name in ("source_embedding", "target_embedding"):
         before, after = (np.array(getattr(each, name).embeddings)[1:] for each in (model, again))
         assert np.array_equal(before, after)
+
+
+def exported_with_languages(folder):
+    """A multilingual model with placeholders, and its export, whose search cannot keep them."""
+    # greedy, since Marian gives padding no share of the probability, which changes the scores of a beam a little
+    translator = several_translator(sizes={"norm_first": False}, num_beams=1)
+    translator.jit_compile = False
+    with pytest.warns(UserWarning, match="copied_tokens"):
+        translator.export(folder, format="huggingface")
+    return translator
+
+
+def test_languages_and_placeholders_are_imported_again(tmp_path):
+    translator, texts = exported_with_languages(tmp_path / "out"), ["a dog", "Delete %s?", "Copy {a} to {b}"]
+    again = keras_tfm.load(tmp_path / "out")
+    again.jit_compile = False
+    assert (again.languages, again.placeholders) == (["de", "fr"], 3)
+    for language in ("de", "fr"):
+        expected = translator.translate_protected(texts, target_language=language)
+        assert again.translate_protected(texts, target_language=language) == expected
+        assert not any(problem for _, problem in expected)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_the_tokenizer_of_transformers_knows_languages_and_placeholders(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    transformers = pytest.importorskip("transformers")
+    translator = exported_with_languages(tmp_path / "out")
+    reader = transformers.MarianTokenizer.from_pretrained(tmp_path / "out")
+    assert sorted(reader.supported_language_codes) == [">>de<<", ">>fr<<"]
+    text = ">>de<<Delete ⟦1⟧ and ⟦3⟧?"
+    assert reader.tokenize(text) == translator.source_tokenizer.pieces(text)
+    assert reader.convert_ids_to_tokens(reader(text)["input_ids"])[0] == ">>de<<"

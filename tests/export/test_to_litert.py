@@ -44,7 +44,7 @@ print(json.dumps(LiteRTTranslator(sys.argv[1])(json.load(sys.stdin))))
         pytest.param("bytes", 2, "int8", marks=pytest.mark.slow),
     ],
 )
-def test_a_litert_file_says_what_the_translator_says(kind, num_beams, precision, tmp_path):
+def test_a_litert_file_equals_the_translator(kind, num_beams, precision, tmp_path):
     ours = small_translator(kind, num_beams=num_beams)
     ours.export(tmp_path / "model", "litert", precision)
     command = [sys.executable, "-c", RUNNER, tmp_path / "model"]
@@ -90,7 +90,7 @@ def test_encode_and_decode_step_are_greedy_search():
 
 @IN_TENSORFLOW
 @pytest.mark.parametrize("precision", ["float32", pytest.param("int8", marks=pytest.mark.slow)])
-def test_ids_that_no_token_has_are_an_error(precision, tmp_path):
+def test_ids_outside_the_vocabulary_are_an_error(precision, tmp_path):
     from ai_edge_litert.interpreter import Interpreter
 
     if precision == "float32":
@@ -121,7 +121,7 @@ def test_ids_that_no_token_has_are_an_error(precision, tmp_path):
         ({"heads": "narrow", "score": "cosine"}, {"num_beams": 2, "min_length": 4}),
         (
             {"heads": "wide", "positions_combine": "concat", "num_decoder_layers": 2},
-            {"num_beams": 3, "suppress_tokens": (7, 8)},
+            {"num_beams": 3, "suppress_tokens": (7, 8), "copied_tokens": (260, 278, 283)},
         ),
         ({"score": "additive", "mixing": "hard"}, {"num_beams": 1, "no_repeat_ngram_size": 1}),
     ],
@@ -156,15 +156,17 @@ def test_kernels_of_litert_compute_the_same(options):
 
 @IN_TENSORFLOW
 @pytest.mark.parametrize("size", [9, 64, 997, 1003])  # few, in chunks, and some that chunks do not divide
-@pytest.mark.parametrize("options", [{}, {"suppress_tokens": (3, 5)}, {"min_length": 3}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"suppress_tokens": (3, 5)}, {"min_length": 3}, {"copied_tokens": (3, 5, 6, 8)}], ids=str
+)
 def test_the_most_probable_tokens_are_those_of_every_search(options, size):
     logits, constrain = 3 * normal(6, size), decoding.Constraints(8, **options)
     logits[1:, [0, 1, 3, 5]] += 3 * np.arange(5)[:, None]  # what is suppressed is among the highest
-    logits = ops.convert_to_tensor(logits)
-    expected = constrain.most_probable(logits, 4, 1, None)
+    logits, budget = ops.convert_to_tensor(logits), constrain.budget(np.arange(36).reshape(6, 6) % 11)
+    expected = constrain.most_probable(logits, 4, 1, None, budget)
     from keras_tfm.runtimes.litert import LITERT
 
     with ops.using(LITERT):
-        found = constrain.most_probable(logits, 4, 1, None)
-    assert_close(found[0], expected[0])
-    assert array(found[1]).tolist() == array(expected[1]).tolist()
+        actual = constrain.most_probable(logits, 4, 1, None, budget)
+    assert_close(actual[0], expected[0])
+    assert array(actual[1]).tolist() == array(expected[1]).tolist()

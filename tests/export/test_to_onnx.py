@@ -18,7 +18,7 @@ def installed():
 
 
 @pytest.mark.slow
-def test_onnx_says_what_the_model_says(tmp_path):
+def test_onnx_equals_the_model(tmp_path):
     """The files of a trained model are run without this package in `test_saved_models.py`."""
     ours = small_translator("bpe", num_beams=1)
     verdict = ours.export(tmp_path / "model", "onnx", compare_on=TEXTS)
@@ -32,9 +32,14 @@ OPTIONS = [
     {"num_beams": 1, "no_repeat_ngram_size": 1, "suppress_tokens": (7, 9)},
     {"num_beams": 300, "length_penalty": 0.0},  # more than there are tokens
 ]
+COPYING = {"num_beams": 3, "no_repeat_ngram_size": 1, "min_length": 3}
 
 
-@pytest.mark.parametrize("options", OPTIONS[:3], ids=lambda options: "-".join(map(str, options.values())))
+@pytest.mark.parametrize(
+    "options",
+    [*OPTIONS[:3], COPYING | {"copied_tokens": (260, 264, 278, 289)}],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
 def test_a_folder_with_other_settings_searches_by_them(options, tmp_path):
     folder = shutil.copytree(shared_export("onnx"), tmp_path / "model")
     settings = artifacts.read_manifest(folder)
@@ -45,7 +50,11 @@ def test_a_folder_with_other_settings_searches_by_them(options, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_width")
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(map(str, options.values())))
+@pytest.mark.parametrize(
+    "options",
+    [*OPTIONS, COPYING | {"copied_tokens": BYTES.encode(["aot"])[0]}],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
 def test_the_search_in_numpy_is_that_of_the_translator(options, tmp_path):
     ours, texts = small_translator("bytes", **options), ["a dog", "two cats", "", "b", "über"]
     ours.export(tmp_path / "model", "onnx")
@@ -55,7 +64,7 @@ def test_the_search_in_numpy_is_that_of_the_translator(options, tmp_path):
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_width")
 @pytest.mark.parametrize("sizes", [{"model_dim": 9, "num_heads": 3}, {"model_dim": 3, "num_heads": 1}], ids=str)
-def test_sizes_of_three_are_no_lengths(sizes, tmp_path):
+def test_dimensions_of_size_three_are_not_taken_for_lengths(sizes, tmp_path):
     """Batch and lengths are open, and nothing else is: 3 was once taken for the length of a source."""
     import onnxruntime
 

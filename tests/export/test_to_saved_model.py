@@ -67,7 +67,7 @@ def assert_refused(answers):
 @pytest.mark.usefixtures("one_width")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind, num_beams", [("bytes", 1), ("bpe", 3)])
-def test_a_saved_model_says_what_the_translator_says(kind, num_beams, tmp_path):
+def test_a_saved_model_equals_the_translator(kind, num_beams, tmp_path):
     if kind == "bpe":
         ours, folder = shared_translator(), shared_export("saved_model")
     else:
@@ -92,13 +92,27 @@ def test_a_saved_model_says_what_the_translator_says(kind, num_beams, tmp_path):
     shape, translations = several["translations"]
     assert shape == [len(TEXTS), num_beams] and translations[::num_beams] == expected
     if num_beams > 1:
-        found = ours.n_best(TEXTS, num_beams)
+        actual = ours.n_best(TEXTS, num_beams)
         assert [translations[n * num_beams : n * num_beams + num_beams] for n in (0, 1, 3)] == [
-            [text for text, _ in found[n]] for n in (0, 1, 3)
+            [text for text, _ in actual[n]] for n in (0, 1, 3)
         ]
-        np.testing.assert_allclose(several["scores"][1][0], [score for _, score in found[0]], rtol=0, atol=1e-4)
+        np.testing.assert_allclose(several["scores"][1][0], [score for _, score in actual[0]], rtol=0, atol=1e-4)
     assert embeddings["embeddings"][0][::2] == [len(TEXTS), 16]
     assert none["translations"][0] == [0, num_beams]
     assert odd["translations"][1][num_beams] == "" and odd["cut"][1][0] == 0 and odd["cut"][1][2] > 0
     assert odd["translations"][1][0] == ours(["a \ufffd dog"])[0]
     assert ours.target_tokenizer.decode(tokens["ids"][1]) == ours(["a dog"])
+
+
+@IN_TENSORFLOW
+@pytest.mark.slow
+def test_searches_compiled_by_xla_equal_the_translator(tmp_path):
+    ours = small_translator("bytes", num_beams=2)
+    ours.export(tmp_path / "model", "saved_model", jit_compile=True)
+    texts = ["a dog", "", "über 🙂", "a text of more than thirty-two bytes, for the second width", "x" * 90]
+    rows = [text.encode() for text in texts]
+    together, *single = ask(tmp_path / "model", ("translate", rows), *[("translate", [row]) for row in rows])
+    expected = together["translations"][1][::2]
+    assert [answer["translations"][1][0] for answer in single] == expected
+    assert expected[:4] == ours(texts[:4]) and len(set(expected)) > 2
+    np.testing.assert_allclose([answer["scores"][1][0] for answer in single], together["scores"][1], atol=1e-4)

@@ -13,7 +13,7 @@ import urllib.parse
 
 import numpy as np
 import pytest
-from conftest import BYTES, IN_TENSORFLOW, assert_close, refused, small_translator, spread
+from conftest import BYTES, IN_TENSORFLOW, assert_close, refused, several_translator, small_translator, spread
 from test_runners import empty_runtime, shared_export, shared_translator
 from test_tokenizers import keras_hub_tokenizer
 
@@ -148,7 +148,7 @@ def test_what_a_browser_cannot_run_is_refused(tmp_path):
 
 
 def test_the_project_installs_the_runtime_that_it_names():
-    assert json.loads((ROOT / "package.json").read_text())["dependencies"] == extras.NPM_PACKAGES
+    assert json.loads((ROOT / "package.json").read_text())["dependencies"] == extras.NPM_PACKAGES | extras.D3_PACKAGES
 
 
 # ── in a browser ──
@@ -171,7 +171,7 @@ class QuietHandler(http.server.SimpleHTTPRequestHandler):
 class Page:
     """A page in Chromium."""
 
-    def __init__(self, folder, profile):
+    def __init__(self, folder, profile, query=""):
         from selenium import webdriver
 
         self.server, options = Server(folder), webdriver.ChromeOptions()
@@ -183,7 +183,7 @@ class Page:
         options.add_argument(f"--user-data-dir={profile}")
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         self.driver = webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
-        self.driver.get(self.server.address)
+        self.driver.get(self.server.address + query)
         self.until("return document.getElementById('status').hidden || document.querySelector('.problem') !== null")
 
     def until(self, script, *arguments, seconds=60):
@@ -205,6 +205,11 @@ class Page:
         self.until("return document.getElementById('translation').dataset.of === arguments[0]", text)
         return self.text("translation")
 
+    def choose(self, language):
+        script = "const menu = document.getElementById('language'); menu.value = arguments[0];"
+        self.driver.execute_script(script + "menu.dispatchEvent(new Event('change'))", language)
+        self.until("return document.getElementById('translation').dataset.language === arguments[0]", language)
+
     def close(self):
         self.driver.quit()
         self.server.shutdown()
@@ -212,8 +217,8 @@ class Page:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """The page of the date translator, in a folder."""
+def browser():
+    """Skips tests where there is nothing to run a page in."""
     for program in ("chromium", "chromedriver"):
         if not shutil.which(program):
             pytest.skip(f"{program} is not installed: no browser to test the page in")
@@ -221,6 +226,11 @@ def site(tmp_path_factory):
         pytest.skip("selenium is not installed: nothing drives the browser")
     if not (ROOT / "node_modules/@litertjs").is_dir():
         pytest.skip("LiteRT.js is not installed: run `npm install --no-package-lock`")
+
+
+@pytest.fixture(scope="module")
+def site(browser, tmp_path_factory):
+    """The page of the date translator, in a folder."""
     folder = tmp_path_factory.mktemp("pages") / "site"
     examples = (ROOT / "examples/dates.txt").read_text().splitlines()
     page = {"title": "Dates", "examples": examples, "runtime": ROOT / "node_modules"}
@@ -284,7 +294,7 @@ def test_the_page_shows_hypotheses_and_their_attention(page):
 
 
 @pytest.mark.slow
-def test_any_text_is_answered(page, site):
+def test_any_text_gets_a_translation(page, site):
     translate = runners.load(site)
     assert page.translate("") == "" and not page.shows("attention") and not page.shows("cut")
     assert page.translate(" \t ") == ""
@@ -296,6 +306,45 @@ def test_any_text_is_answered(page, site):
     assert [page.translate(long)] == expected
     assert "The last 10937 of 11000 tokens were cut off" in page.text("cut") and page.shows("cut")
     assert page.translate("3 mai 2023") == "2023-05-03" and not page.shows("cut") and page.shows("attention")
+
+
+@pytest.mark.slow
+def test_the_page_of_a_multilingual_model_translates_and_keeps_placeholders_as_python_does(browser, tmp_path):
+    examples = [
+        ">>fr<<a dog",
+        "two cats run",
+        "Delete %s?",
+        "Copy {a} to <b>",
+        "{a} {b} {c} {d}",
+    ]  # more than three slots
+    translator, options = several_translator(num_beams=3), {"examples": examples, "runtime": ROOT / "node_modules"}
+    translator.export(tmp_path / "site", "web", "float32", **options)
+    translate = runners.load(tmp_path / "site")
+    page = Page(tmp_path / "site", tmp_path / "profile", "?to=fr&other=1")
+    try:
+        menu = "return [...document.getElementById('language').options].map((option) => [option.text, option.value])"
+        assert page.driver.execute_script(menu) == [["French", "fr"], ["German", "de"]]
+        page.until("return document.getElementById('translation').dataset.language === 'fr'")
+        assert page.text("translation") == translate("a dog", target_language="fr") and page.shows("languages")
+        for language in ("de", "fr"):
+            page.choose(language)
+            assert page.driver.current_url.endswith(f"/?to={language}&other=1")
+            for text in examples[1:] + [">>de<<a dog", "", "two cats run"]:
+                ((expected, problem),) = translate.translate_protected([text], target_language=language)
+                assert page.translate(text) == expected
+                assert page.shows("kept") == bool(problem) and problem in page.text("kept")
+        page.driver.refresh()
+        page.until("return document.getElementById('translation').dataset.language === 'fr'")
+        chips = "return [...document.querySelectorAll('#examples button')].map((button) => button.textContent)"
+        assert page.driver.execute_script(chips) == ["a dog", *examples[1:]]
+        assert not [entry for entry in page.driver.get_log("browser") if entry["level"] == "SEVERE"]
+    finally:
+        page.close()
+
+
+@pytest.mark.slow
+def test_the_page_of_a_bilingual_model_has_no_language_menu(page):
+    assert not page.shows("languages") and not page.shows("kept") and page.driver.current_url.endswith("/")
 
 
 @pytest.mark.slow
@@ -318,8 +367,10 @@ def test_nothing_is_logged_as_an_error_and_no_other_host_is_asked(page):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["translator.tflite", "runtime/litert_wasm_internal.wasm", "worker.js"])
-def test_a_page_says_what_is_missing(name, site, tmp_path):
+@pytest.mark.parametrize(
+    "name", ["translator.tflite", "protected.js", "runtime/litert_wasm_internal.wasm", "worker.js"]
+)
+def test_a_page_reports_missing_files(name, site, tmp_path):
     shutil.copytree(site, tmp_path / "site")
     (tmp_path / "site" / name).unlink()
     page = Page(tmp_path / "site", tmp_path / "profile")
@@ -330,6 +381,6 @@ def test_a_page_says_what_is_missing(name, site, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_page_opened_as_a_file_says_that_it_needs_a_server(page, site):
+def test_a_page_opened_as_a_file_reports_that_it_needs_a_server(page, site):
     page.driver.get(f"file://{urllib.parse.quote(str(site))}/index.html")
     assert "python3 -m http.server" in page.text("status")

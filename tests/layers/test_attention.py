@@ -124,9 +124,9 @@ def test_a_cache_without_padding_needs_no_mask(positions, window):
         second, cache = layer(X[:, 3:], cache=cache, cache_position=ops.convert_to_tensor(3))
         return ops.concatenate([first, second], axis=1), cache
 
-    found, cache = run(by_steps)
+    outcome, cache = run(by_steps)
     assert set(cache) == {"k", "v"}
-    assert_close(found, run(layer, X))
+    assert_close(outcome, run(layer, X))
     with pytest.raises(ValueError, match="masked=False"):
         layer(X[:, :1], mask=MASK[:, :1], cache=cache, cache_position=LENGTH)
 
@@ -249,9 +249,11 @@ def test_any_number_of_features_and_heads(width, num_heads):
 
     variables = [variable for layer in layers.values() for variable in layer.variables]
     of_few = programs.compiled(lambda x, size: [layer(x) for layer in layers.values()], variables)
-    found = zip(run(lambda: [full_and_by_steps(layer) for layer in layers.values()]), of_few(x[:, :1], 0), strict=True)
+    outcome = zip(
+        run(lambda: [full_and_by_steps(layer) for layer in layers.values()]), of_few(x[:, :1], 0), strict=True
+    )
     expected = run(lambda: [as_keras(layer)(x, x, use_causal_mask=True) for layer in layers.values()])
-    for name, theirs, ((full, by_steps), first) in zip(layers, expected, found, strict=True):
+    for name, theirs, ((full, by_steps), first) in zip(layers, expected, outcome, strict=True):
         assert full.shape == x.shape, name
         assert_close(full, theirs)
         assert_close(by_steps, full)
@@ -332,8 +334,8 @@ def test_scores_against_the_formulas_written_out():
         tensors = {name: ops.convert_to_tensor(np.float32(value)) for name, value in weights.get(score, {}).items()}
         return SCORES[score][0](*(ops.convert_to_tensor(x[None, None, None]) for x in (q, k)), **tensors)
 
-    for score, found in zip(SCORES, run(lambda: [*map(actual, SCORES)]), strict=True):
-        assert_close(found, np.reshape(expected[score], (1, 1, 1, 1)))
+    for score, outcome in zip(SCORES, run(lambda: [*map(actual, SCORES)]), strict=True):
+        assert_close(outcome, np.reshape(expected[score], (1, 1, 1, 1)))
 
 
 def test_parameter_free_self_attention_is_the_sum_written_out():

@@ -4,7 +4,7 @@ import pytest
 from conftest import array, assert_close, normal, refused
 
 from keras_tfm.layers import FeedForward, MultiHeadAttention, TransformerDecoderBlock, TransformerEncoderBlock
-from keras_tfm.layers.base import as_integer, as_matrices, fresh
+from keras_tfm.layers.base import as_integer, as_matrices, clone
 
 
 @pytest.mark.parametrize(
@@ -73,14 +73,14 @@ def test_kernels_are_drawn_as_matrices():
 
 def test_each_kernel_is_drawn_again_unless_it_has_a_seed():
     def equal(initializer):
-        first, second = (array(fresh(initializer)((4, 4))) for _ in range(2))
+        first, second = (array(clone(initializer)((4, 4))) for _ in range(2))
         return (first == second).all()
 
     assert not equal(keras.initializers.HeNormal()) and equal(keras.initializers.HeNormal(seed=1))
     assert equal(lambda shape, dtype=None: keras.ops.ones(shape, dtype))
 
 
-def test_whole_numbers_stay_and_others_are_refused():
+def test_integers_are_kept_and_other_numbers_refused():
     assert as_integer("start", 3) == 3
     assert int(as_integer("start", np.int64(3))) == int(as_integer("start", keras.ops.convert_to_tensor(3))) == 3
     with refused("start"):

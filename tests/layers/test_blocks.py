@@ -23,6 +23,7 @@ from conftest import (
     parametrize_all,
     refused,
     run,
+    slow_on_tensorflow,
     spread,
 )
 
@@ -180,6 +181,7 @@ def test_shapes_and_types_symbolic_and_real(name):
         assert_close(y, real[0], 2 * TOLERANCE[layer.dtype_policy.name])
 
 
+@slow_on_tensorflow
 def test_any_batch_and_length():
     model = fold_hypotheses()
     program = of_any_shape(model)

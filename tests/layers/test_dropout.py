@@ -28,10 +28,10 @@ def dropped(rate=0.1, seed=0, shape=SHAPE):
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_a_share_is_dropped_and_the_mean_is_kept(rate):
-    found = dropped(rate)
-    deviation = np.sqrt(rate * (1 - rate) / found.size)
-    assert abs((found == 0).mean() - rate) < 5 * deviation
-    assert_close(found[found > 0], np.full((found > 0).sum(), 1 / (1 - rate)), 1e-3)  # the rate is rounded
+    actual = dropped(rate)
+    deviation = np.sqrt(rate * (1 - rate) / actual.size)
+    assert abs((actual == 0).mean() - rate) < 5 * deviation
+    assert_close(actual[actual > 0], np.full((actual > 0).sum(), 1 / (1 - rate)), 1e-3)  # the rate is rounded
 
 
 def test_values_are_dropped_independently():

@@ -50,8 +50,8 @@ def test_masks_against_written_out_matrices():
         (lambda: masks.segments([[1, 2]], [[2, 2, 1]]), [[[0, 0, 1], [1, 1, 0]]]),
         (lambda: masks.combine([[True, False]], per_head), [[[[1, 0]], [[0, 0]]]]),
     ]
-    found = run(lambda: [make() for make, _ in cases])
-    assert [array(mask).tolist() for mask in found] == [expected for _, expected in cases]
+    outcome = run(lambda: [make() for make, _ in cases])
+    assert [array(mask).tolist() for mask in outcome] == [expected for _, expected in cases]
     assert masks.combine(None, None) is None
 
 

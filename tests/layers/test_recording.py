@@ -82,6 +82,7 @@ def in_threads(*functions):
         return [future.result() for future in [pool.submit(function) for function in functions]]
 
 
+@pytest.mark.slow
 def test_threads_record_and_translate_with_one_model():
     translator = Translator(spread(transformer(BYTES.vocab_size, **SIZES), 0.2), BYTES, num_beams=1, max_length=16)
     (model,) = translator.models

@@ -19,12 +19,12 @@ def test_a_convolution_equals_keras_own(size, gap):
     theirs.build(X.shape)
     theirs.set_weights(ours.get_weights())
     window = np.zeros((2, ours.window_size, 6), "float32")
-    found, after = run(lambda: ours.after(window, X))
-    assert_close(found, theirs(X))
+    actual, after = run(lambda: ours.after(window, X))
+    assert_close(actual, theirs(X))
     assert after.shape == window.shape
     first, after = ours.after(window, X[:, :4])
     rest, _ = ours.after(after, X[:, 4:])
-    assert_close(ops.concatenate([first, rest], axis=1), found)
+    assert_close(ops.concatenate([first, rest], axis=1), actual)
     same = keras.layers.Conv1D(5, size, dilation_rate=gap, padding="same")
     same.build(X.shape)
     same.set_weights(ours.get_weights())
@@ -36,10 +36,10 @@ def test_what_is_behind_the_mask_is_not_read():
     encoder.build(X.shape)
     mask, other = np.array([[True] * 7, [True] * 4 + [False] * 3]), X.copy()
     other[1, 4:] = 9.0
-    found, changed, alone = run(lambda: (encoder(X, mask=mask), encoder(other, mask=mask), encoder(X[1:, :4])))
-    assert_close(changed, found)
-    assert_close(alone[0], found[1, :4])
-    assert (array(found)[1, 4:] == 0).all()
+    actual, changed, alone = run(lambda: (encoder(X, mask=mask), encoder(other, mask=mask), encoder(X[1:, :4])))
+    assert_close(changed, actual)
+    assert_close(alone[0], actual[1, :4])
+    assert (array(actual)[1, 4:] == 0).all()
 
 
 def test_attention_takes_part_in_each_layer_of_conv():
@@ -65,10 +65,14 @@ def test_bytenet_reads_the_place_of_a_token_and_the_mean():
     memory, x = normal(2, 3, 6), normal(4, 2, 6)
     decoder.build(x.shape, memory.shape)
     memory = decoder.init_cache(2, 4, memory)["memory"]
-    found, place, mean = array(run(lambda: decoder.beside(x, memory, 2))), memory["features"], memory["summary"]
+    actual, place, mean = (
+        array(run(lambda: decoder.memory_features(x, memory, 2))),
+        memory["features"],
+        memory["summary"],
+    )
     for row in range(4):  # two rows for each source
-        assert_close(found[row, 0], place[row // 2, 2] + mean[row // 2, 0])
-        assert_close(found[row, 1], mean[row // 2, 0])  # beyond the source
+        assert_close(actual[row, 0], place[row // 2, 2] + mean[row // 2, 0])
+        assert_close(actual[row, 1], mean[row // 2, 0])  # beyond the source
 
 
 def test_bytenet_reads_the_place_among_tokens():

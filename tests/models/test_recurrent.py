@@ -19,10 +19,10 @@ def test_an_encoder_equals_keras_own_bidirectional_layer(cell):
     encoder.build(X.shape)
     theirs.build(X.shape)
     theirs.set_weights([array(weight) for weight in encoder.trainable_variables])
-    found, expected = run(lambda: (encoder(X, mask=mask), theirs(X, mask=ops.convert_to_tensor(mask))))
-    assert_close(found[0], expected[0])
-    assert_close(found[1, :3], expected[1, :3])
-    assert (array(found[1, 3:]) == 0).all()
+    actual, expected = run(lambda: (encoder(X, mask=mask), theirs(X, mask=ops.convert_to_tensor(mask))))
+    assert_close(actual[0], expected[0])
+    assert_close(actual[1, :3], expected[1, :3])
+    assert (array(actual[1, 3:]) == 0).all()
 
 
 @pytest.mark.parametrize("summary", [False, True])
@@ -30,19 +30,19 @@ def test_only_tokens_are_read_wherever_they_are(summary):
     options = {"units": 8, "num_layers": 2, "bidirectional_layers": 1, "residual": True, "dropout": 0.0}
     encoder = RecurrentEncoder(summary=summary, **options)
     encoder.build(X.shape)
-    found, *alone = run(lambda: [encoder(X, mask=HOLES), *(encoder(X[n : n + 1, HOLES[n]]) for n in range(2))])
+    actual, *alone = run(lambda: [encoder(X, mask=HOLES), *(encoder(X[n : n + 1, HOLES[n]]) for n in range(2))])
     for row, tokens in enumerate(HOLES):
-        assert_close(array(found)[row] if summary else array(found)[row, tokens], alone[row][0])
-        assert summary or (array(found)[row, ~tokens] == 0).all()
+        assert_close(array(actual)[row] if summary else array(actual)[row, tokens], alone[row][0])
+        assert summary or (array(actual)[row, ~tokens] == 0).all()
 
 
 @pytest.mark.parametrize("backwards", [False, True])
 def test_the_last_output_is_that_of_the_token_that_was_read_last(backwards):
     layer = keras.layers.LSTM(4, return_sequences=True, return_state=True)
-    found, last = read(layer, X, ops.convert_to_tensor([[2], [5]]), backwards)
+    actual, last = read(layer, X, ops.convert_to_tensor([[2], [5]]), backwards)
     for row, count in enumerate((2, 5)):
         alone, alone_last = read(layer, X[row : row + 1, :count], None, backwards)
-        assert_close(array(found)[row, :count], alone[0])
+        assert_close(array(actual)[row, :count], alone[0])
         assert_close(last[row], alone_last[0])
         assert_close(alone_last[0], alone[0, 0 if backwards else -1])
 

@@ -3,7 +3,19 @@ import functools
 import keras
 import numpy as np
 import pytest
-from conftest import SLOW_OFF_TENSORFLOW, TOLERANCE, array, assert_close, compiled, eagerly, once, refused, run, spread
+from conftest import (
+    SLOW_OFF_TENSORFLOW,
+    TOLERANCE,
+    array,
+    assert_close,
+    compiled,
+    eagerly,
+    once,
+    refused,
+    run,
+    slow_on_tensorflow,
+    spread,
+)
 
 from keras_tfm import ops
 from keras_tfm.decoding import greedy
@@ -209,6 +221,7 @@ def test_number_of_parameters_of_the_tiny_size():
     assert transformer(10_000, size="tiny").count_params() == 2_605_056  # 2.6 M
 
 
+@slow_on_tensorflow
 def test_embeddings_may_be_layers_of_your_own(tmp_path):
     width = SIZES["model_dim"]
     frozen = keras.layers.Embedding(10, width, mask_zero=True, trainable=False)
@@ -271,22 +284,22 @@ def test_losses_and_metrics_of_keras_leave_padding_out(build):
     for one in (by_hand, model):
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         one.compile("sgd", loss, weighted_metrics=["sparse_categorical_accuracy"])
-        found = []
+        outcome = []
         for columns in (0, 3):
             padded = [np.pad(x, [(0, 0), (0, columns)]) for x in (SOURCE, TARGET, labels)]
             inputs = dict(zip(["source", "target"], padded, strict=False)) if one.inputs[1:] else padded[1]
             with eagerly():
-                found.append(one.evaluate(inputs, padded[2], verbose=0))
-        np.testing.assert_allclose(*found, rtol=1e-5)
+                outcome.append(one.evaluate(inputs, padded[2], verbose=0))
+        np.testing.assert_allclose(*outcome, rtol=1e-5)
 
 
 def test_logits_of_a_step_carry_no_mask():
     model, carry = transformer(10, **{**SIZES, "num_layers": 1}), []
 
     def logits():
-        found = model.step(TARGET[:, :2], 0, model.prefill(SOURCE, 5))[0], model(ids())
-        carry.extend(get_keras_mask(one) is not None for one in found)
-        return found
+        outcome = model.step(TARGET[:, :2], 0, model.prefill(SOURCE, 5))[0], model(ids())
+        carry.extend(get_keras_mask(one) is not None for one in outcome)
+        return outcome
 
     run(logits)
     assert carry == [False, True]

@@ -23,8 +23,8 @@ def test_blocks_are_exact_forwards_and_backwards(causal, masked, kv_heads, lengt
         return blockwise.blockwise_attention(q, k, v, key_mask, causal) * upstream
 
     assert_close(in_blocks(q, k, v), plain(q, k, v))
-    for found, expected in zip(gradients(in_blocks, q, k, v), gradients(plain, q, k, v), strict=True):
-        assert_close(found, expected)
+    for actual, expected in zip(gradients(in_blocks, q, k, v), gradients(plain, q, k, v), strict=True):
+        assert_close(actual, expected)
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])

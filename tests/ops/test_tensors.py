@@ -8,10 +8,10 @@ from keras_tfm.runtimes import programs
 
 def test_a_value_is_known_unless_it_is_traced():
     assert ops.known_value(3) == ops.known_value(ops.convert_to_tensor(3)) == 3
-    found = []
+    actual = []
     if BACKEND != "torch":  # which traces nothing
-        programs.compiled(lambda x, size: found.append(ops.known_value(x)) or x, [])(ops.convert_to_tensor(3), 0)
-        assert found == [None]
+        programs.compiled(lambda x, size: actual.append(ops.known_value(x)) or x, [])(ops.convert_to_tensor(3), 0)
+        assert actual == [None]
 
 
 @pytest.mark.parametrize("shape", [(6, 4), (2, 3, 4), (2, 12)])

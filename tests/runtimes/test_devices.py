@@ -77,9 +77,9 @@ def trained(folder, **options):
     return [*rows["loss"], *rows["val_loss"]], weights
 
 
-def assert_same(found, expected):
-    np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
-    for ours, theirs in zip(found[1], expected[1], strict=True):
+def assert_same(actual, expected):
+    np.testing.assert_allclose(actual[0], expected[0], rtol=1e-5)
+    for ours, theirs in zip(actual[1], expected[1], strict=True):
         np.testing.assert_allclose(ours, theirs, atol=2e-4)
 
 
@@ -123,7 +123,7 @@ def test_two_processes_train_as_one(kind, one_device, tmp_path):
 @ON_JAX
 @pytest.mark.slow
 @each_kind("processes", (1, 2), (2, 1))
-def test_a_run_goes_on_with_another_number_of_processes(kind, one_device, processes, tmp_path):
+def test_a_run_resumes_with_another_number_of_processes(kind, one_device, processes, tmp_path):
     before, after = processes
     trained(tmp_path, processes=before, steps=4, **kind)
     assert_same(trained(tmp_path, processes=after, **kind), one_device)
@@ -131,7 +131,7 @@ def test_a_run_goes_on_with_another_number_of_processes(kind, one_device, proces
 
 @ON_JAX
 @pytest.mark.slow
-def test_a_kill_of_one_process_ends_the_others_and_all_go_on(tmp_path):
+def test_a_kill_of_one_process_ends_the_others_and_the_run_resumes(tmp_path):
     expected = trained(tmp_path / "whole", steps=16)
     running = started(tmp_path / "run", processes=2, steps=16)
     try:
@@ -253,7 +253,7 @@ with keras_tfm.distributed(2, model_parallel=2):
     recipe = dataclasses.replace(keras_tfm.Recipe(), steps=9, batch_tokens=15, model_parallel=2)
     print(trainer.announcement(found[sys.argv[1]][0], batches, recipe, 0))
 for kind, (model, losses) in found.items():
-    assert devices.divided_share(model) >= 0.9, (kind, devices.divided_share(model))
+    assert devices.sharded_fraction(model) >= 0.9, (kind, devices.sharded_fraction(model))
     whole = [w.path for w in model.weights if "kernel" in w.path and w.value.sharding.is_fully_replicated]
     assert not whole, whole
     np.testing.assert_allclose(losses, trained(kind)[1], rtol=1e-5)

@@ -12,6 +12,6 @@ def test_the_backend_gets_every_batch_as_it_is():
         "torch": feed.get_torch_dataloader,
     }[BACKEND]
     for _ in range(2):  # every epoch asks again
-        found = [[ops.convert_to_numpy(x) for x in batch] for batch in batches()]
-        assert [x.shape for x, _ in found] == [(2, 3, 1), (2, 5, 1)]
-        assert all(x.dtype == np.float32 and (x == 1).all() for batch in found for x in batch)
+        actual = [[ops.convert_to_numpy(x) for x in batch] for batch in batches()]
+        assert [x.shape for x, _ in actual] == [(2, 3, 1), (2, 5, 1)]
+        assert all(x.dtype == np.float32 and (x == 1).all() for batch in actual for x in batch)

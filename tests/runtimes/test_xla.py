@@ -79,8 +79,8 @@ def test_a_runtime_is_that_of_a_context_in_its_own_thread():
 
 @pytest.mark.slow
 @IN_TENSORFLOW
-@pytest.mark.parametrize("form, jit_compile", [("litert", False), ("saved_model", True)])
-def test_an_export_does_not_change_translations_in_other_threads(form, jit_compile, tmp_path, monkeypatch):
+@pytest.mark.parametrize("format, jit_compile", [("litert", False), ("saved_model", True)])
+def test_an_export_does_not_change_translations_in_other_threads(format, jit_compile, tmp_path, monkeypatch):
     monkeypatch.setattr(Translator, "jit_compile", jit_compile)
     (model,) = small_translator("bytes").models
 
@@ -101,7 +101,7 @@ def test_an_export_does_not_change_translations_in_other_threads(form, jit_compi
 
     def write():
         try:
-            return new().export(tmp_path / "export", form, compare_on=texts[:2])
+            return new().export(tmp_path / "export", format, compare_on=texts[:2])
         finally:
             exporting.clear()
 
@@ -121,5 +121,5 @@ def test_joined_dense_layers_give_what_each_gives(use_bias):
     for layer in (*heads, units):
         layer.build(x.shape)
         spread(layer)
-    for found, layer in zip([*ops.dense(x, *heads), *ops.dense(x, units)], [*heads, units], strict=True):
-        assert_close(found, layer(x))
+    for actual, layer in zip([*ops.dense(x, *heads), *ops.dense(x, units)], [*heads, units], strict=True):
+        assert_close(actual, layer(x))

@@ -41,17 +41,17 @@ class Server:
 
     def wait(self, condition, seconds=60):
         end = time.monotonic() + seconds
-        while not (found := condition()):
+        while not (actual := condition()):
             assert self.process.poll() is None and time.monotonic() < end, self.log.read_text()
             time.sleep(0.02)
-        return found
+        return actual
 
     @property
     def address(self):
         return self.wait(lambda: self.events("address"))[0].removesuffix(PREDICT)
 
     def ask(self, path, body=None):
-        """Status, text and headers of an answer."""
+        """Status, text and headers of a response."""
         try:
             with urllib.request.urlopen(urllib.request.Request(self.address + path, body), timeout=60) as answer:
                 return answer.status, answer.read().decode(), answer.headers

@@ -7,8 +7,10 @@ import statistics
 import time
 
 import pytest
-from conftest import once
-from http_server import DATES, PREDICT, TEXTS, needs_extra
+from conftest import once, several_translator
+from http_server import DATES, PREDICT, TEXTS, needs_extra, served
+
+import keras_tfm
 
 pytestmark = [once, pytest.mark.xdist_group("serving")]
 
@@ -34,8 +36,8 @@ def test_texts_are_translated(server):
     ],
 )
 def test_requests_may_have_all_forms_of_tensorflow_serving(server, request_, answer):
-    status, found, _ = server.ask(PREDICT, json.dumps(request_).encode())
-    assert (status, json.loads(found)) == (200, answer)
+    status, actual, _ = server.ask(PREDICT, json.dumps(request_).encode())
+    assert (status, json.loads(actual)) == (200, answer)
 
 
 @needs_extra
@@ -52,7 +54,7 @@ def test_texts_may_be_as_long_as_promised_however_they_are_written(server):
         (b"", 422, 'the body must be a JSON object, {"instances": ["a text", …]}. Received: no body'),
         (b"{", 422, "Received: 1 bytes that are not JSON"),
         (b"\xff", 422, "Received: 1 bytes that are not JSON"),
-        (b"[" * 100_000, 413, "the body must have at most 11648 bytes"),
+        (b"[" * 100_000, 413, "the body must have at most 12160 bytes"),
         (b"[" * 9_600, 422, "Received: lists or objects nested more than 8 deep"),
         (b"[" * 968 + b"]" * 968, 422, "Received: lists or objects nested more than 8 deep"),
         (b'{"instances": ' + b"[" * 968 + b"]" * 968 + b"}", 422, "nested more than 8 deep"),
@@ -72,12 +74,12 @@ def test_texts_may_be_as_long_as_promised_however_they_are_written(server):
     ],
 )
 def test_a_request_beyond_the_rules_is_refused_with_the_rule(server, body, status, message):
-    found, answer, _ = server.ask(PREDICT, body)
-    assert found == status and message in json.loads(answer)["error"]
+    actual, answer, _ = server.ask(PREDICT, body)
+    assert actual == status and message in json.loads(answer)["error"]
 
 
 @needs_extra
-def test_what_an_operator_can_ask(server):
+def test_health_status_and_metrics(server):
     assert server.ask("/healthz")[:2] == (200, "alive\n") and server.ask("/readyz")[:2] == (200, "ready\n")
     state = json.loads(server.ask("/v1/models/translator")[1])["model_version_status"][0]
     assert (state["version"], state["state"], state["status"]["error_code"]) == ("1", "AVAILABLE", "OK")
@@ -92,7 +94,7 @@ def test_what_an_operator_can_ask(server):
 
 
 @needs_extra
-def test_the_head_of_an_answer_is_that_of_the_answer(server):
+def test_head_requests_get_the_headers_of_the_response(server):
     with contextlib.closing(http.client.HTTPConnection(server.address.removeprefix("http://"))) as connection:
         for _ in range(2):  # the connection stays usable
             connection.request("HEAD", "/healthz")
@@ -101,7 +103,7 @@ def test_the_head_of_an_answer_is_that_of_the_answer(server):
 
 
 @needs_extra
-def test_answers_over_one_connection_come_without_delay(server):
+def test_responses_over_one_connection_come_without_delay(server):
     def seconds():
         start = time.perf_counter()
         connection.request("POST", PREDICT, json.dumps({"instances": TEXTS[:1]}))
@@ -111,3 +113,66 @@ def test_answers_over_one_connection_come_without_delay(server):
     with contextlib.closing(http.client.HTTPConnection(server.address.removeprefix("http://"))) as connection:
         times = [seconds() for _ in range(20)]
     assert statistics.median(times) < 0.035  # half-sent answers would take 0.04
+
+
+# ── several languages, and placeholders ──
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory):
+    """A server of an untrained model with several languages and placeholders, and what translates with it in Python."""
+    pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
+    folder = tmp_path_factory.mktemp("several") / "model"
+    with pytest.warns(UserWarning, match="copied_tokens"):  # which CTranslate2 cannot copy: most placeholders are lost
+        several_translator().export(folder, "ctranslate2")
+    with served(folder.parent / "log", "--max_wait=200", model=folder) as server:
+        yield server, keras_tfm.load(folder)
+
+
+def ask(server, **request):
+    status, answer, headers = server.ask(PREDICT, json.dumps(request).encode())
+    return status, json.loads(answer), headers
+
+
+@needs_extra
+def test_texts_are_translated_into_the_language_that_is_named(several):
+    server, translate = several
+    german, french = (translate("a dog", target_language=language) for language in ("de", "fr"))
+    assert german != french
+    before = server.metric("batch_texts_count")
+    status, answer, _ = ask(server, instances=["a dog", ">>fr<<a dog", {"texts": "a dog"}], target_language="de")
+    assert (status, answer) == (200, {"predictions": [german, french, german]})
+    rows = [{"texts": "a dog", "target_language": language} for language in ("fr", "de")]
+    assert ask(server, instances=rows)[1] == {"predictions": [french, german]}
+    assert server.metric("batch_texts_count") == before + 2  # one batch for all languages of a request
+    assert ask(server, inputs=["a dog", ""], target_language="fr")[1] == {"outputs": [french, ""]}
+    assert '"texts": 3, "characters": 21, ' in server.log.read_text()  # a tag of the client's own counts
+
+
+@needs_extra
+def test_languages_are_listed_and_others_refused(several, server):
+    state = json.loads(several[0].ask("/v1/models/translator")[1])
+    assert state["languages"] == ["de", "fr"] and state["target_language"] is None
+    assert "languages" not in json.loads(server.ask("/v1/models/translator")[1])  # dates
+    for more in ({}, {"target_language": "it"}):
+        status, answer, _ = ask(several[0], instances=["a dog"], **more)
+        assert status == 422 and "`target_language` must be one of de, fr" in answer["error"]
+    assert ask(server, instances=["a dog"], target_language="de")[0] == 422
+
+
+@needs_extra
+def test_untranslated_texts_are_reported(several):
+    server, translate = several
+    texts = ["a dog", "%s {n} <b>", "two cats", "Delete %s?"]
+    expected = translate.translate_protected(texts, target_language="de")
+    kept = [place for place, (_, problem) in enumerate(expected) if problem]
+    assert 1 in kept and 0 not in kept
+    before = server.metric("untranslated_texts_total")
+    status, answer, headers = ask(server, instances=texts, target_language="de")
+    assert (status, answer["predictions"]) == (200, [text for text, _ in expected]) and answer["predictions"][
+        1
+    ] == texts[1]
+    assert headers["Untranslated"] == ", ".join(map(str, kept))
+    assert server.metric("untranslated_texts_total") == before + len(kept)
+    assert server.events("untranslated") == [len(kept)] and "Delete" not in server.log.read_text()
+    assert "Untranslated" not in ask(server, instances=texts[:1], target_language="de")[2]

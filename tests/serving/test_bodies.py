@@ -28,7 +28,7 @@ def read(reader, request):
 # ── receiving ──
 
 
-def test_a_body_is_put_together():
+def test_a_body_is_assembled_from_its_chunks():
     reader = BodyReader(10**6)
     for size in (0, 1, SMALL, SMALL + 1, 10**5):
         chunks = [bytes([number % 256]) * (size // 10) for number in range(10)] + [b"x" * (size % 10)]

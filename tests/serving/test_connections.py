@@ -55,7 +55,7 @@ class Site:
         return reader, writer
 
     async def ask(self, *parts, **options):
-        """Status, headers and JSON of an answer."""
+        """Status, headers and JSON of a response."""
         reader, writer = await self.connect(*parts or [GET], **options)
         answer = await answer_from(reader)
         writer.close()
@@ -174,7 +174,7 @@ def test_one_client_cannot_evict_the_connections_of_others():
     on_a_site(test, max_connections=8, max_client_connections=4)
 
 
-def test_if_all_connections_are_at_work_others_are_told_to_come_later():
+def test_if_all_connections_are_busy_new_ones_are_refused_with_503():
     async def test(site):
         busy = [await site.connect(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n") for _ in range(4)]
         await asyncio.sleep(0.1)
@@ -307,8 +307,8 @@ def test_a_client_that_is_still_sending_can_read_why_it_was_refused():
 )
 def test_what_is_not_http_is_refused(data, status):
     async def test(site):
-        found, headers, answer = await site.ask(data)
-        assert (found, headers["connection"]) == (status, "close") and answer["error"]
+        actual, headers, answer = await site.ask(data)
+        assert (actual, headers["connection"]) == (status, "close") and answer["error"]
         assert (await site.ask())[0] == 200
 
     on_a_site(test)

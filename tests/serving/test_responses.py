@@ -3,7 +3,7 @@ import json
 from keras_tfm.serving.responses import RequestError, Response, Unavailable
 
 
-def test_a_response_is_what_its_maker_says():
+def test_a_response_has_the_given_status_body_and_headers():
     assert json.loads(Response.json({"predictions": ["é", "🙂"]}).body) == {"predictions": ["é", "🙂"]}
     assert Response.text("ready").body == b"ready\n"
     refused = RequestError(413, "too \ud83d large").response  # half of a surrogate pair

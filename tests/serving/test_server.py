@@ -107,7 +107,7 @@ def test_a_server_stops_while_clients_do_not_read(tmp_path):
 
 @needs_extra
 @pytest.mark.slow
-def test_a_server_withstands_a_siege(tmp_path):
+def test_a_server_withstands_many_hostile_connections(tmp_path):
     """1,000 half-open connections, 64 bodies of 30 MB, 20 slow clients, 20 that never read; then SIGTERM."""
     program, figures = ROOT / "benchmarks/serving.py", tmp_path / "figures.json"
     command = [sys.executable, program, LITERT, "--only", "siege", "--seconds", "8", "--json", figures]
@@ -148,16 +148,16 @@ def test_a_queue_must_hold_a_request():
 
 @needs_extra
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["keras", "saved_model", "ctranslate2", "onnx"])
-def test_every_format_can_be_served(form, tmp_path):
-    model = {"keras": ROOT / "keras_tfm/shipped/dates", "saved_model": FOLDER}.get(form, tmp_path / "model")
+@pytest.mark.parametrize("format", ["keras", "saved_model", "ctranslate2", "onnx"])
+def test_every_format_can_be_served(format, tmp_path):
+    model = {"keras": ROOT / "keras_tfm/shipped/dates", "saved_model": FOLDER}.get(format, tmp_path / "model")
     if not model.exists():
-        keras_tfm.Translator.from_preset("dates", max_length=64).export(model, format=form)
-    flags = ["--num_beams=2", "--max_length=64"] if form == "keras" else []
+        keras_tfm.Translator.from_preset("dates", max_length=64).export(model, format=format)
+    flags = ["--num_beams=2", "--max_length=64"] if format == "keras" else []
     with served(tmp_path / "log", *flags, model=model) as server:
         assert server.post(TEXTS) == (200, DATES)
         assert server.post([text for text, _ in PAIRS]) == (200, [date for _, date in PAIRS])
-        if form == "keras":  # which translates line by line: this would take minutes
+        if format == "keras":  # which translates line by line: this would take minutes
             assert server.post(["1\n" * 5000] * 64)[0] == 413
             assert server.post(["\n".join(TEXTS)]) == (200, ["\n".join(DATES)])
 
@@ -204,19 +204,19 @@ with tf.compat.v1.Session(graph=tf.Graph()) as session:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="XLA is disabled by a symbol of the Linux packages")
-def test_a_session_without_xla_answers():
+def test_a_session_without_xla_translates():
     texts, dates = zip(*tasks.dates(100, "test"), strict=True)
     command = [sys.executable, "-W", "ignore", "-c", SESSION, FOLDER]
     run = subprocess.run(command, input=json.dumps(texts), capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    method, found, errors = json.loads(run.stdout.splitlines()[-1])
+    method, actual, errors = json.loads(run.stdout.splitlines()[-1])
     assert method == "tensorflow/serving/predict" and errors == [True, True, True]
-    assert found == {"translation": list(dates)}
+    assert actual == {"translation": list(dates)}
 
 
 @once
 @needs_extra
-def test_a_program_without_a_main_guard_is_told_so(tmp_path):
+def test_a_program_without_a_main_guard_gets_an_error_that_explains_it(tmp_path):
     program = f"from keras_tfm import serving; serving.serve({str(LITERT)!r}, serving.Settings(port=0))"
     (tmp_path / "program.py").write_text(program)
     run = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True, timeout=120)

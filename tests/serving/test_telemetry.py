@@ -67,7 +67,7 @@ def test_closing_a_log_that_nobody_reads_ends(pipe):
     log.close(5)
 
 
-def test_what_happens_often_is_a_line_a_second(pipe, monkeypatch):
+def test_frequent_events_are_logged_once_a_second(pipe, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     log = telemetry.Log(pipe[1])
@@ -84,7 +84,7 @@ def test_what_happens_often_is_a_line_a_second(pipe, monkeypatch):
 
 @needs_extra
 @pytest.mark.xdist_group("serving")
-def test_a_server_goes_on_if_nobody_reads_its_standard_error(pipe, tmp_path):
+def test_a_server_keeps_serving_if_nobody_reads_its_standard_error(pipe, tmp_path):
     log = tmp_path / "log"
     with served(log, "--max_wait=0", ready=False, stderr=pipe[1]) as server:
         text = b""
@@ -104,9 +104,9 @@ def test_a_server_goes_on_if_nobody_reads_its_standard_error(pipe, tmp_path):
 
 
 @needs_extra
-def test_figures_are_written_for_prometheus():
+def test_metrics_are_exported_to_prometheus():
     metrics = telemetry.Metrics()
-    metrics.count_batch(3, 1, 0.5)
+    metrics.count_batch(texts=3, cut=1, untranslated=2, seconds=0.5)
     metrics.count_closed("too slow")
     metrics.gauge("queue_texts", "Texts that wait for a worker", lambda: 7)
     written = metrics.response().body.decode()

@@ -36,14 +36,14 @@ def with_a_worker(test, folder=LITERT):
 def test_a_worker_translates_and_ends_after_what_it_is_doing():
     async def test(worker):
         await worker.load()
-        assert (worker.origin, worker.max_length) == ("", None)  # an export, which splits no texts
-        assert await worker.translate(TEXTS) == (DATES, 0)
-        answers, cut = await worker.translate(["a " * 50_000] * 4)  # more than a socket holds
-        assert len(answers) == cut == 4
+        assert worker.model == ("", None, (), None, False)  # an export, which splits no texts, into one language
+        assert await worker.translate(TEXTS) == (DATES, [], 0)
+        done = await worker.translate(["a " * 50_000] * 4)  # more than a socket holds
+        assert len(done.translations) == done.cut == 4
         answer = asyncio.create_task(worker.translate(TEXTS))
         await asyncio.sleep(0)
         worker.close()
-        assert await answer == (DATES, 0)
+        assert await answer == (DATES, [], 0)
 
     with_a_worker(test)
     assert not multiprocessing.active_children()

@@ -82,7 +82,7 @@ EVERY_TOKENIZER = pytest.mark.parametrize("make, kind", list(every_tokenizer()))
 
 
 @pytest.mark.parametrize("kind", LOSSLESS)
-def test_text_comes_back_as_it_was_and_nothing_is_unknown(kind):
+def test_encoding_is_lossless_and_nothing_is_unknown(kind):
     ids = tokenizer(kind).encode(HARD)
     assert tokenizer(kind).decode(ids) == HARD
     assert all(len(SPECIALS) <= i < tokenizer(kind).vocab_size for row in ids for i in row)
@@ -123,7 +123,7 @@ def test_an_unseen_word_is_unknown():
     assert word.decode([known]) == ["the cat sat"] and "walrus" not in word.decode([unknown])[0]
 
 
-def test_words_are_the_same_wherever_they_stand():
+def test_a_word_has_the_same_id_wherever_it_stands():
     ((cat,), *others) = tokenizer("word").encode(["cat", " cat", "cat ", "the  cat"])
     assert [row[-1] for row in others] == [cat] * 3 and [len(row) for row in others] == [1, 1, 2]
 
@@ -140,7 +140,7 @@ def test_special_ids_are_the_same_in_all_kinds(kind):
 
 @pytest.mark.parametrize("vocab_size", [VOCAB_SIZE, 100_000])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_vocabulary_is_at_most_so_large(kind, vocab_size):
+def test_a_vocabulary_has_at_most_the_given_size(kind, vocab_size):
     learned = train_tokenizer(CORPUS, kind, vocab_size)
     largest = max(i for row in learned.encode(CORPUS) for i in row)
     assert largest < learned.vocab_size <= vocab_size
@@ -174,7 +174,7 @@ def test_pieces_are_as_many_as_ids(make, kind):
         assert len(pieces) == len(make(kind).encode([one])[0]) and all(isinstance(piece, str) for piece in pieces)
 
 
-def test_bytes_that_are_no_text_are_replaced():
+def test_invalid_utf_8_is_replaced():
     assert ByteTokenizer().decode([[ord("a") + 4, 0xC3 + 4, ord("b") + 4, UNKNOWN]]) == ["a�b"]
 
 
@@ -241,13 +241,37 @@ def test_a_graph_gives_the_same_ids_and_text(make, kind):
 
 @IN_GRAPH
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_graph_decodes_whatever_a_model_says_like_python(kind):
+def test_a_graph_decodes_any_ids_as_python_does(kind):
     tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
     pytest.importorskip("tensorflow_text", reason="tensorflow-text is not installed")
     rng = np.random.default_rng(0)
     ids = rng.integers(len(SPECIALS), tokenizer(kind).vocab_size, (300, 9), "int32")  # bytes that are no UTF-8, too
     decoded = tokenizer(kind).in_graph().detokenize(tf.constant(ids)).numpy()
     assert [string.decode() for string in decoded] == tokenizer(kind).decode(ids)
+
+
+@IN_GRAPH
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "Marian"])
+def test_tags_and_slots_are_tokens_inside_a_graph_and_outside(kind):
+    tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+    pytest.importorskip("tensorflow_text", reason="tensorflow-text is not installed")
+    symbols = [">>de<<", ">>fr<<", "⟦1⟧", "⟦2⟧", "⟦10⟧"]
+    tokens = train_tokenizer(CORPUS, "bpe" if kind == "Marian" else kind, 400, symbols)
+    tokens = text.MarianTokenizer(tokens.model, tokens.names()) if kind == "Marian" else tokens
+    assert tokens.languages == ["de", "fr"] and len(tokens.slots) == 2  # "⟦3⟧" is lacking
+    texts = [">>de<<the ⟦1⟧cat⟦10⟧", ">>fr<<⟦2⟧", ">>de<<", "⟦1⟧⟦1⟧ ⟦2⟧"]
+    inside, rows = tokens.in_graph(), tokens.encode(texts)
+    ids = {name: number for number, name in enumerate(tokens.names(), len(SPECIALS))}
+    assert rows[0][0] == ids[">>de<<"] and {ids["⟦1⟧"], ids["⟦10⟧"]} < {*rows[0]} and rows[1][-1] == tokens.slots[1]
+    actual = inside.tokenize(tf.constant(texts))
+    assert actual.to_list() == rows
+    assert [text.decode() for text in inside.detokenize(actual).numpy()] == tokens.decode(rows)
+
+
+@pytest.mark.parametrize("kind", ["word", "bytes"])
+def test_symbols_are_refused_for_kinds_that_would_split_them(kind):
+    with refused("kind"):
+        train_tokenizer(CORPUS, kind, 400, [">>de<<"])
 
 
 # ── on disk ──
@@ -275,7 +299,7 @@ def test_a_fingerprint_is_that_of_what_the_tokenizer_does_not_of_its_file(tmp_pa
     assert text.saving.fingerprint(load_tokenizer(tmp_path / "folder")) == text.saving.fingerprint(tokenizer("char"))
 
 
-def test_a_tokenizer_is_written_whole_and_takes_nothing_away(tmp_path, monkeypatch):
+def test_a_tokenizer_is_written_atomically_and_deletes_no_other_files(tmp_path, monkeypatch):
     folder = tmp_path / "tokenizer"
     save_tokenizer(tokenizer("char"), folder)
 
@@ -359,7 +383,7 @@ def test_nothing_in_a_file_of_keras_hub_is_executed(content, tmp_path, monkeypat
     assert not (tmp_path / "touched").exists()
 
 
-def test_a_class_of_ones_own_is_refused_before_it_is_written(tmp_path):
+def test_an_unregistered_class_is_refused_before_it_is_written(tmp_path):
     hub = pytest.importorskip("keras_hub", reason="keras-hub is not installed").tokenizers
 
     class Mine(hub.WordPieceTokenizer):
@@ -371,7 +395,7 @@ def test_a_class_of_ones_own_is_refused_before_it_is_written(tmp_path):
 
 
 @pytest.mark.parametrize("kind", HUB_KINDS)
-def test_ids_of_keras_hub_stand_behind_the_special_ones(kind):
+def test_ids_of_keras_hub_come_after_the_special_ones(kind):
     tokens = keras_hub_tokenizer(kind)
     texts = ["the cats the dog!", "walrus", ""]
     theirs, ours = tokens.tokenizer.tokenize(texts), tokens.encode(texts)
@@ -382,7 +406,7 @@ def test_ids_of_keras_hub_stand_behind_the_special_ones(kind):
 
 
 @pytest.mark.parametrize("kind", ["byte_pair", "sentence_piece"])
-def test_keras_hub_gives_text_back(kind):
+def test_keras_hub_tokenizers_are_lossless(kind):
     texts = ["the cats, the dog!", "Übermut 😀 你好", ""]
     assert keras_hub_tokenizer(kind).decode(keras_hub_tokenizer(kind).encode(texts)) == texts
 
@@ -448,7 +472,7 @@ def same_tokenizers():
 
 
 @pytest.mark.usefixtures("same_tokenizers")
-def test_a_tokenizer_of_ones_own_is_saved_and_loaded(tmp_path):
+def test_a_registered_tokenizer_class_is_saved_and_loaded(tmp_path):
     @register_tokenizer
     class Words(Tokenizer):
         files = ("words.txt",)

@@ -59,8 +59,8 @@ def test_a_packed_model_is_as_good_as_an_unpacked_one(translator):
     (model,) = translator.models
     packed = transformer(BYTES.vocab_size, num_layers=1, model_dim=16, num_heads=2, ff_dim=32, packed=True)
     packed.set_weights(model.get_weights())
-    found = perplexity(Translator(packed, BYTES, num_beams=1, max_length=20), SOURCES, REFERENCES)
-    assert found == pytest.approx(perplexity(translator, SOURCES, REFERENCES), rel=1e-4)
+    actual = perplexity(Translator(packed, BYTES, num_beams=1, max_length=20), SOURCES, REFERENCES)
+    assert actual == pytest.approx(perplexity(translator, SOURCES, REFERENCES), rel=1e-4)
 
 
 def test_evaluation_has_quality_and_speed(translator):

@@ -185,9 +185,9 @@ def test_a_kill_while_a_folder_is_replaced_leaves_the_old_or_the_new_one(save, l
             name,
         )
         load(out)  # this checks all files against their checksums
-        found = files.checksum(out / "translator.json")
-        assert (found != before) == new, (event, name)
-        before = found
+        actual = files.checksum(out / "translator.json")
+        assert (actual != before) == new, (event, name)
+        before = actual
     assert list(tmp_path.iterdir()) == [out]
 
 

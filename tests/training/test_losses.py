@@ -52,7 +52,7 @@ def test_padding_has_no_gradient():
     assert (gradient[labels == 0] == 0).all() and (np.abs(gradient[labels > 0]).max(-1) > 0).all()
 
 
-def test_an_empty_batch_costs_nothing():
+def test_the_loss_of_an_empty_batch_is_zero():
     assert float(training.SmoothedCrossentropy()(np.zeros((2, 3), int), normal(2, 3, 7))) == 0
 
 
@@ -94,7 +94,7 @@ def test_sample_weights_count_rows_and_tokens(r_drop):
     assert_close(loss(twins(labels), logits, twins(first)), loss(twins(labels * [[1, 0, 0, 0], [0] * 4]), logits))
 
 
-def test_fit_and_metrics_hear_sample_weights():
+def test_fit_and_metrics_use_sample_weights():
     model, inputs, labels = model_and_data()
     weights = np.array([1.0] * 3 + [0.0] * 5)
     metrics = [training.TokenAccuracy(), training.Perplexity()]
@@ -223,7 +223,7 @@ def model_and_data(seed=0):
     return model, rng.integers(1, 9, (8, 4)), rng.integers(1, 9, (8, 4))
 
 
-def test_what_comes_between_epochs_is_not_counted_as_training():
+def test_time_between_epochs_is_not_counted_as_training():
     speed, shown, logs = training.TokensPerSecond(1000), {}, {}
     speed.on_epoch_begin(0)
     for batch in range(3):

@@ -81,6 +81,7 @@ def assert_same(model, other):
 # ── what is written ──
 
 
+@pytest.mark.slow
 def test_average_of_one_checkpoint_is_itself_and_of_two_their_mean(batches, tmp_path):
     model, _ = fitted(tmp_path, batches, epochs=3, keep=2)
     paths = loading.checkpoints(tmp_path)
@@ -217,7 +218,7 @@ def test_interrupted_by_the_last_step_of_an_epoch(stop, batches, whole, tmp_path
     assert len(run.history) == 3
 
 
-def test_interrupted_behind_the_last_step(batches, tmp_path):
+def test_interrupted_after_the_last_step(batches, tmp_path):
     class AtTheEnd(keras.callbacks.Callback):
         def on_train_end(self, logs=None):
             os.kill(os.getpid(), signal.SIGINT)
@@ -286,7 +287,7 @@ def test_the_second_signal_does_not_wait(batches, tmp_path):
     assert not isinstance(error.value, runs.Interrupted) and loading.saved_step(tmp_path) == 0
 
 
-def test_a_loss_that_is_no_number_ends_training_and_keeps_the_last_good_state(batches, whole, tmp_path):
+def test_a_loss_of_nan_ends_training_and_keeps_the_last_good_state(batches, whole, tmp_path):
     steps = itertools.count()
 
     class Poison(keras.callbacks.Callback):
@@ -303,7 +304,7 @@ def test_a_loss_that_is_no_number_ends_training_and_keeps_the_last_good_state(ba
     assert_same(fitted(tmp_path, batches)[0], whole[0])
 
 
-def test_weights_that_are_no_numbers_are_never_saved(batches, tmp_path):
+def test_weights_with_nan_are_never_saved(batches, tmp_path):
     class Poison(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
             if epoch == 1:
@@ -318,6 +319,7 @@ def stopping(patience):
     return keras.callbacks.EarlyStopping("loss", patience=patience, min_delta=100)
 
 
+@pytest.mark.slow
 def test_patience_survives_and_a_run_that_was_stopped_stays_so(batches, tmp_path):
     _, run = fitted(tmp_path, batches, epochs=2, stopping=stopping(2))
     assert len(run.history) == 2
@@ -327,7 +329,7 @@ def test_patience_survives_and_a_run_that_was_stopped_stays_so(batches, tmp_path
     assert len(run.history) == 3
     assert_same(model, again)
     _, run = fitted(tmp_path, batches, epochs=9, stopping=stopping(3))
-    assert len(run.history) == 4  # with more patience it goes on
+    assert len(run.history) == 4  # with more patience it continues
     _, run = fitted(tmp_path, batches, epochs=6)
     assert len(run.history) == 6
 
@@ -363,6 +365,7 @@ class StopAfter(keras.callbacks.Callback):
         self.model.stop_training = self.left == 0
 
 
+@pytest.mark.slow
 def test_any_callback_can_stop_training(batches, whole, tmp_path):
     for steps, total in ((3, 3), (2, 5), (5, 10)):  # within an epoch, at the end of the same epoch, and of the next
         _, run = fitted(tmp_path, batches, [StopAfter(steps)])
@@ -390,12 +393,12 @@ def test_another_thread_may_train(batches, tmp_path):
 @pytest.mark.skipif(BACKEND != "jax", reason="Keras calls callbacks in other threads on JAX only")
 def test_steps_do_not_wait_for_the_loss_of_earlier_ones(batches, tmp_path):
     class Where(keras.callbacks.Callback):
-        async_safe, found = True, set()
+        async_safe, threads = True, set()
 
         def on_train_batch_end(self, batch, logs=None):
-            self.found.add(threading.current_thread())
+            self.threads.add(threading.current_thread())
 
     run = runs.TrainingRun(tmp_path)
     watching = [Where(), training.TokensPerSecond(32), TimeEstimate(run, 5)]
     run.fit(compiled_model(), batches, 1, 5, watching, verbose=0)
-    assert Where.found and threading.main_thread() not in Where.found
+    assert Where.threads and threading.main_thread() not in Where.threads

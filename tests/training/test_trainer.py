@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
-from conftest import BACKEND, SLOW_OFF_JAX, array, eagerly, once, refused
+from conftest import BACKEND, SLOW_OFF_JAX, array, eagerly, once, refused, slow_on_tensorflow
 
 from keras_tfm import artifacts, data, text
 from keras_tfm.cli import commands
@@ -22,7 +22,7 @@ from keras_tfm.common.arguments import UserError
 from keras_tfm.data import tasks
 from keras_tfm.models import loading, transformer
 from keras_tfm.runtimes import machine
-from keras_tfm.training import Recipe, evaluation, runs, trainer
+from keras_tfm.training import Recipe, encoding, evaluation, runs, trainer
 from keras_tfm.translator import Translator
 
 pytestmark = pytest.mark.xdist_group("pipeline")  # one run for most of these tests
@@ -100,7 +100,8 @@ def saved_weights(path):
     return [value for name, value in files.read_arrays(path).items() if name.startswith("weights/")]
 
 
-def test_a_run_goes_on_to_the_same_result(interrupted, finished, texts, tmp_path, monkeypatch):
+@slow_on_tensorflow
+def test_a_resumed_run_has_the_same_result(interrupted, finished, texts, tmp_path, monkeypatch):
     out, save, origins = shutil.copytree(interrupted, tmp_path / "run"), runs.TrainingRun._save, {}
     loading.finish(out)
 
@@ -168,6 +169,7 @@ def test_a_run_does_not_get_the_tokenizer_of_a_failed_start_nor_of_another_run(r
         Translator(loading.load_keras(run / "model.keras"), translator.source_tokenizer)
 
 
+@pytest.mark.slow
 @once
 def test_tokenizers_that_are_deleted_or_replaced_while_training_are_written_again(texts, tmp_path):
     def damage(message):
@@ -199,7 +201,7 @@ def test_a_run_without_its_own_tokenizer_is_not_finished_but_resumed(run, texts)
 
 @pytest.mark.slow
 def test_training_starts_from_a_translator(finished, tmp_path):
-    """It goes on from the weights and tokenizers that were trained, and gets better at once."""
+    """It starts from the trained weights and tokenizers, and gets better at once."""
     pairs = [(str(number), str(number)[::-1]) for number in range(1300, 1500)]
     kept = {name: OPTIONS[name] for name in ("batch_tokens", "max_length", "num_shapes", "verbose", "jit_compile")}
     changes = {"start_from": str(finished), "steps": 12, "steps_per_epoch": 4, "learning_rate": 0.01, "dropout": 0.0}
@@ -208,7 +210,8 @@ def test_training_starts_from_a_translator(finished, tmp_path):
     assert translator.models[0].arguments["model_dim"] == 16 and translator.models[0].arguments["dropout"] == 0
     before = Translator.load(finished).models[0]
     recipe = Recipe(tokenizer="bytes", verbose=0)
-    encoded, _ = trainer.encode(artifacts.Run(tmp_path / "data"), pairs, None, translator.tokenizers, recipe)
+    prepared = data.PreparedPairs(pairs, 0)
+    encoded, _ = encoding.encode(artifacts.Run(tmp_path / "data"), prepared, None, translator.tokenizers, recipe)
     batches = trainer.make_batches(encoded, Recipe(batch_tokens=256, num_shapes=1), shuffle=False)
     trainer.compile_model(before, Recipe(learning_rate=1.0, warmup_steps=1, steps=1), machine.current())
     losses = [
@@ -290,13 +293,13 @@ def test_other_options_and_other_texts_are_refused(run, texts, tmp_path):
     assert "already trained for 12 steps" in train(run, moved)[1]
     with open(moved, "a") as file:
         file.write("one\tmore\n")
-    with pytest.raises(ValueError, match="with other texts to train on$"):
+    with pytest.raises(ValueError, match="with other training texts$"):
         train(run, moved)
 
 
 @pytest.mark.slow
 @once
-def test_another_machine_goes_on_with_the_same_batches(texts, tmp_path, monkeypatch):
+def test_another_machine_resumes_with_the_same_batches(texts, tmp_path, monkeypatch):
     chosen = {"batch_tokens": None, "steps_per_epoch": None, "num_shapes": None, "steps": None, "warmup_steps": None}
     with eagerly():
         train(tmp_path, texts, **{**chosen, "passes": 2, "average": 1})
@@ -337,25 +340,25 @@ def test_training_that_diverges_ends_with_an_error(texts, tmp_path):
 @pytest.mark.parametrize("accelerated", [False, True])
 def test_defaults_suit_the_texts_and_the_machine(accelerated):
     """More texts: larger batches, fewer passes; a processor has smaller batches than an accelerator."""
-    found = []
+    actual = []
     for pairs in (10_000, 100_000, 1_000_000):
         encoded = SimpleNamespace(targets=SimpleNamespace(tokens=range(20 * pairs)))
         options = trainer.resolve_batches(Recipe(), encoded, machine.Machine(accelerated, 4, "auto"))
-        found.append(trainer.resolve_schedule(options, 20 * pairs // options.batch_tokens, encoded))
-        assert found[-1].steps % found[-1].steps_per_epoch == 0
-        assert found[-1].steps_per_epoch <= 1000 and found[-1].warmup_steps < found[-1].steps / 5
-        assert None not in [getattr(found[-1], name) for name in trainer.AUTO_OPTIONS]
-    sizes, steps = ([getattr(options, name) for options in found] for name in ("batch_tokens", "steps"))
+        actual.append(trainer.resolve_schedule(options, 20 * pairs // options.batch_tokens, encoded))
+        assert actual[-1].steps % actual[-1].steps_per_epoch == 0
+        assert actual[-1].steps_per_epoch <= 1000 and actual[-1].warmup_steps < actual[-1].steps / 5
+        assert None not in [getattr(actual[-1], name) for name in trainer.AUTO_OPTIONS]
+    sizes, steps = ([getattr(options, name) for options in actual] for name in ("batch_tokens", "steps"))
     assert sizes == sorted(sizes) and steps == sorted(steps) and sizes[0] >= (4096 if accelerated else 1024)
     wide = trainer.resolve_schedule(dataclasses.replace(options, size="big"), 100, encoded)
-    assert wide.learning_rate < found[0].learning_rate
+    assert wide.learning_rate < actual[0].learning_rate
     short = trainer.resolve_schedule(dataclasses.replace(options, steps=60), 38, encoded)
     assert (short.steps, short.steps_per_epoch) == (60, 30)  # rather than two whole passes
 
 
-def test_early_stopping_and_scores_need_texts_to_validate_on(tmp_path):
+def test_early_stopping_and_scores_need_validation_texts(tmp_path):
     for name in ("patience", "bleu"):
-        with pytest.raises(ValueError, match=f"`{name}` requires texts to validate on: `valid` must be given"):
+        with pytest.raises(ValueError, match=f"`{name}` requires validation texts: `valid` must be given"):
             trainer.train([("a", "b")], tmp_path, **{name: 3})
 
 
@@ -363,13 +366,13 @@ def test_early_stopping_and_scores_need_texts_to_validate_on(tmp_path):
     "pairs, message",
     [
         (iter([("a", "b")]), "`pairs` must be a list, or anything else that can be iterated over several times"),
-        ([("a", "b"), ("c",)], r"`pairs` must be pairs of strings, \(source, target\). Received: \('c',\) among them"),
+        ([("a", "b"), ("c",)], r"`pairs` must be .*\('c',\) among them"),
         (["ab"], "`pairs` must be pairs of strings"),
         ([("a", None)], "`pairs` must be pairs of strings"),
         ([], "`pairs` must not be empty"),
     ],
 )
-def test_what_are_no_pairs_is_refused(pairs, message, tmp_path):
+def test_anything_but_pairs_is_refused(pairs, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         trainer.train(pairs, tmp_path)
 
@@ -426,6 +429,7 @@ def test_the_result_may_be_a_moving_average_of_the_weights(trajectory):
             np.testing.assert_allclose(weight, expected[name], atol=1e-6)
 
 
+@slow_on_tensorflow
 def test_gradients_of_several_batches_make_one_update(trajectory):
     steps = trajectory(accumulate=2, dropout=0.0)
 

@@ -29,8 +29,8 @@ function fail(error) {
 let settings = null;
 let busy = false;
 let attention = null;
-const shown = { text: null, choice: null };
-const wanted = { text: "", choice: 0 };
+const shown = { text: null, language: null, choice: null };
+const wanted = { text: "", language: null, choice: 0 };
 const map = new AttentionMap(element("map"), (text) => (element("weight").textContent = text));
 
 /** Asks the worker for one thing at a time, until all that is wanted is shown. */
@@ -38,12 +38,13 @@ async function update() {
   if (busy || !settings) return;
   busy = true;
   try {
-    while (wanted.text !== shown.text || wanted.choice !== shown.choice) {
-      const { text, choice } = wanted;
-      if (text !== shown.text) {
-        showTranslation(text, await ask("translate", text));
-        Object.assign(shown, { text, choice: null });
-        wanted.choice = 0;
+    while (Object.keys(wanted).some((key) => wanted[key] !== shown[key])) {
+      const { text, language, choice } = wanted;
+      if (text !== shown.text || language !== shown.language) {
+        const answer = await ask("translate", { text, language });
+        showTranslation(text, language, answer);
+        Object.assign(shown, { text, language, choice: null });
+        wanted.choice = Math.max(answer.best, 0);
       } else {
         const possible = settings.heads.length && element("hypotheses").childElementCount > choice;
         attention = possible ? await ask("attend", choice) : null;
@@ -58,26 +59,33 @@ async function update() {
   }
 }
 
-function showTranslation(text, { hypotheses, tokens, cut, milliseconds }) {
-  translation.textContent = hypotheses[0]?.text ?? "";
-  translation.dataset.of = text;
+/** The best translation that keeps all placeholders; if there is none, the text itself and what is wrong. */
+function showTranslation(of, language, { hypotheses, best, tokens, cut, milliseconds }) {
+  const kept = hypotheses.length > 0 && best < 0;
+  translation.textContent = kept ? of : (hypotheses[best]?.text ?? "");
+  translation.lang = kept ? "" : (language ?? "");
+  Object.assign(translation.dataset, { of, language });
+  element("kept").hidden = !kept;
+  element("kept").textContent = kept ? `Not translated, since the translation ${hypotheses[0].problem}.` : "";
   element("time").textContent = hypotheses.length ? `${milliseconds.toFixed(milliseconds < 10 ? 1 : 0)} ms` : "";
   element("cut").hidden = !cut;
   element("cut").textContent = `The last ${cut} of ${tokens} tokens were cut off: this model reads at most ${tokens - cut}.`;
   element("several").hidden = settings.n_best < 2 || !hypotheses.length;
-  element("hypotheses").replaceChildren(...hypotheses.map(hypothesis));
+  const choices = hypotheses.map((hypothesis, number) => choice(hypothesis, number, number === Math.max(best, 0)));
+  element("hypotheses").replaceChildren(...choices);
 }
 
-function hypothesis({ text, score }, number) {
+/** A hypothesis to choose; one with a problem says so. */
+function choice({ text, problem, score }, number, checked) {
   const label = document.createElement("label");
   const input = document.createElement("input");
-  Object.assign(input, { type: "radio", name: "hypothesis", checked: number === 0 });
+  Object.assign(input, { type: "radio", name: "hypothesis", checked });
   input.addEventListener("change", () => {
     wanted.choice = number;
     update();
   });
   const words = document.createElement("span");
-  words.textContent = text;
+  Object.assign(words, { textContent: text, dir: "auto", className: problem && "flawed", title: problem });
   const value = document.createElement("data");
   value.value = score;
   value.textContent = score.toFixed(2).replace("-", "−");
@@ -107,6 +115,34 @@ function listHeads() {
   const last = settings.heads.at(-1);
   element("head").selectedIndex = element("head").length - (last > 1 ? last + 1 : 1);
   element("head").addEventListener("change", showAttention);
+}
+
+/** A menu of languages, by name. The address of the page remembers the choice. */
+function listLanguages() {
+  const { languages, target_language: usual } = settings;
+  wanted.language = usual ?? null;
+  if (languages.length < 2) return;
+  const address = new URL(location.href);
+  const preferred = [address.searchParams.get("to"), usual, ...navigator.languages.map((tag) => tag.split("-")[0])];
+  const menu = element("language");
+  const options = languages.map((code) => new Option(languageName(code), code));
+  menu.replaceChildren(...options.sort((a, b) => a.text.localeCompare(b.text)));
+  wanted.language = menu.value = preferred.find((code) => languages.includes(code)) ?? options[0].value;
+  menu.addEventListener("change", () => {
+    address.searchParams.set("to", (wanted.language = menu.value));
+    history.replaceState(null, "", address);
+    update();
+  });
+  element("languages").hidden = false;
+}
+
+/** "German" for de, or the code itself if it is none that the browser knows. */
+function languageName(code) {
+  try {
+    return new Intl.DisplayNames("en", { type: "language" }).of(code.replaceAll("_", "-"));
+  } catch {
+    return code;
+  }
 }
 
 function listExamples() {
@@ -141,8 +177,10 @@ try {
   fail(error);
 }
 document.title = element("title").textContent = settings.title;
+listLanguages();
 listHeads();
 listExamples();
+element("explain").hidden = !settings.explain;
 status.hidden = true;
 source.value ||= settings.examples[0] ?? "";
 read();

@@ -1,4 +1,4 @@
-// Text to token ids and back, exactly as keras_tfm/text.py does it. Ids 0 to 3 are padding, start, end and unknown.
+// Text to token ids and back, exactly as keras_tfm/text does it. Ids 0 to 3 are padding, start, end and unknown.
 
 const END = 2;
 const UNKNOWN = 3;
@@ -84,8 +84,8 @@ export class SentencePieceTokenizer {
     });
     const lengths = [...this.ids.keys()].map((text) => [...text].length);
     this.longest = lengths.reduce((a, b) => Math.max(a, b), 1);
-    this.whole = [...this.ids.keys()].filter((text) => this.pieces[this.ids.get(text)].type === USER_DEFINED);
-    this.whole.sort((a, b) => b.length - a.length); // the longest match wins
+    this.userDefined = [...this.ids.keys()].filter((text) => this.pieces[this.ids.get(text)].type === USER_DEFINED);
+    this.userDefined.sort((a, b) => b.length - a.length); // the longest match wins
     const scores = this.pieces.filter(({ type }) => type === NORMAL).map(({ score }) => score);
     this.lowest = scores.reduce((a, b) => Math.min(a, b), Infinity);
   }
@@ -169,15 +169,15 @@ export class SentencePieceTokenizer {
 
   /** The text in parts: symbols that the user defined, what rules replace, and single characters. */
   *#parts(text) {
-    if (!this.rules && !this.whole.length) {
+    if (!this.rules && !this.userDefined.length) {
       yield* text;
       return;
     }
     const bytes = utf8.encode(text);
     const sizes = { 0xc: 2, 0xd: 2, 0xe: 3, 0xf: 4 };
-    const whole = this.whole.map((symbol) => utf8.encode(symbol));
+    const symbols = this.userDefined.map((symbol) => utf8.encode(symbol));
     for (let at = 0; at < bytes.length; ) {
-      const symbol = whole.find((symbol) => symbol.every((byte, n) => bytes[at + n] === byte));
+      const symbol = symbols.find((symbol) => symbol.every((byte, n) => bytes[at + n] === byte));
       const rule = symbol ? null : this.rules?.longest(bytes, at);
       const size = symbol?.length ?? rule?.size ?? sizes[bytes[at] >> 4] ?? 1;
       yield rule ? rule.text : string(bytes.subarray(at, at + size));
@@ -187,12 +187,12 @@ export class SentencePieceTokenizer {
 
   // ── one method for each kind: normalized text → pieces ──
 
-  /** Characters, and symbols that the user defined, which stay whole. */
+  /** Characters, and symbols that the user defined, which are not split. */
   char(text) {
-    if (!this.whole.length) return [...text];
+    if (!this.userDefined.length) return [...text];
     const result = [];
     for (let at = 0; at < text.length; at += result.at(-1).length) {
-      const symbol = this.whole.find((symbol) => text.startsWith(symbol, at));
+      const symbol = this.userDefined.find((symbol) => text.startsWith(symbol, at));
       result.push(symbol ?? String.fromCodePoint(text.codePointAt(at)));
     }
     return result;
@@ -205,7 +205,7 @@ export class SentencePieceTokenizer {
   /** Merges neighbours, the pair with the highest score first, and of equals the leftmost. */
   bpe(text) {
     const symbols = this.char(text);
-    const frozen = symbols.map((symbol) => this.whole.includes(symbol));
+    const frozen = symbols.map((symbol) => this.userDefined.includes(symbol));
     const before = symbols.map((_, n) => n - 1);
     const after = symbols.map((_, n) => (n + 1 < symbols.length ? n + 1 : -1));
     const parts = new Map(); // of merged pieces that may be used on the way only

@@ -2,6 +2,7 @@
 "use strict";
 
 const [START, END] = [1, 2];
+const RETRY = 4; // hypotheses among which one that keeps all placeholders is looked for, as in Python
 // What Python's `str.strip` leaves over.
 const INK = /[^\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]/;
 
@@ -11,7 +12,8 @@ class Translator {
     // The runtime logs everything as an error.
     const printErr = (line) => (/^(INFO|WARNING)/.test(line) ? console.debug : console.error)(line);
     self.Module = { locateFile: (name) => runtime + name, printErr };
-    const [litert, { loadTokenizer }] = await Promise.all([import("./runtime/litert.js"), import("./tokenizer.js")]);
+    const modules = ["./runtime/litert.js", "./tokenizer.js", "./protected.js"].map((name) => import(name));
+    const [litert, { loadTokenizer }, { Protection }] = await Promise.all(modules);
     const tokenizer = (side) => loadTokenizer((name) => file(`${side}_tokenizer/${name}`));
     const [settings, content, source] = await Promise.all([
       file("translator.json").then((bytes) => JSON.parse(new TextDecoder().decode(bytes))),
@@ -22,21 +24,27 @@ class Translator {
     const checksum = (side) => settings.files[`${side}_tokenizer/tokenizer.json`];
     const target = checksum("source") === checksum("target") ? source : await tokenizer("target");
     const model = await litert.loadAndCompile(content, { accelerator: "wasm" });
-    const translator = new Translator(litert.Tensor, model, settings, source, target);
+    const protection = settings.placeholders ? new Protection(settings.expressions, settings.placeholders) : null;
+    const translator = new Translator(litert.Tensor, model, settings, source, target, protection);
     await translator.#run("translate", { ids: [[END], settings.max_length] }); // lets the browser compile
     return translator;
   }
 
-  constructor(Tensor, model, settings, source, target) {
-    Object.assign(this, { Tensor, model, settings, source, target, row: [], found: [] });
+  constructor(Tensor, model, settings, source, target, protection) {
+    Object.assign(this, { Tensor, model, settings, source, target, protection, masked: null, row: [], found: [] });
   }
 
-  /** The best translations of a text, the number of tokens, how many of them were cut off, and the time it took. */
-  async translate(text) {
+  /**
+   * The translations of a text: `hypotheses`, of which `best` is the number of the first that keeps all placeholders,
+   * or -1; the number of tokens of the text, how many of them were cut off, and the time it took.
+   */
+  async translate({ text, language }) {
     const begin = performance.now();
-    const ids = INK.test(text) ? this.source.encode(text) : [];
-    const room = this.settings.max_length - 1;
-    this.row = ids.length ? [...ids.slice(0, room), END] : [];
+    const tag = language ? `>>${language}<<` : "";
+    this.masked = this.protection?.mask(text) ?? { text, replacements: [] };
+    const ids = INK.test(this.masked.text) ? this.source.encode(tag + this.masked.text) : [];
+    const maxTokens = this.settings.max_length - 1;
+    this.row = ids.length ? [...ids.slice(0, maxTokens), END] : [];
     this.found = [];
     let scores = [0];
     if (ids.length) {
@@ -45,9 +53,16 @@ class Translator {
       scores = Array.from(outputs.scores).filter((score) => score > -1e8); // lower: no hypothesis
       this.found = scores.map((_, n) => Array.from(outputs.ids.slice(n * size, n * size + outputs.lengths[n])));
     }
-    const hypotheses = this.found.map((row, n) => ({ text: this.target.decode(row), score: scores[n] }));
-    const cut = Math.max(ids.length - room, 0);
-    return { hypotheses, tokens: ids.length, cut, milliseconds: performance.now() - begin };
+    const hypotheses = this.found.map((row, n) => ({ ...this.#restored(this.target.decode(row)), score: scores[n] }));
+    const best = hypotheses.slice(0, RETRY).findIndex(({ problem }) => !problem);
+    const cut = Math.max(ids.length - maxTokens, 0);
+    return { hypotheses, best, tokens: ids.length, cut, milliseconds: performance.now() - begin };
+  }
+
+  /** A translation, as { text, problem }, with what stands in place of its slots. */
+  #restored(text) {
+    const restored = this.protection?.restore(this.masked, text) ?? { text, problem: "" };
+    return { ...restored, problem: this.masked.problem ?? restored.problem };
   }
 
   /** What each token of a hypothesis attends to: labels of rows and columns, and weights by head, row and column. */
@@ -60,7 +75,8 @@ class Translator {
     const maps = Array.from({ length: count }, (_, head) =>
       rows.map((_, row) => weights.slice((head * longest + row) * width, (head * longest + row) * width + this.row.length)),
     );
-    const labels = (tokenizer, ids) => ids.map((id) => tokenizer.label(id));
+    const shown = (label) => this.protection?.fill(this.masked.replacements, label) || label;
+    const labels = (tokenizer, ids) => ids.map((id) => shown(tokenizer.label(id)));
     return { rows: labels(this.target, rows), columns: labels(this.source, this.row), maps };
   }
 
