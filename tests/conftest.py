@@ -87,6 +87,13 @@ def same_seed():
     keras.utils.set_random_seed(7)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef):
+    """Seeds what tests share too: it is made before `same_seed`, and would depend on the tests that ran earlier."""
+    if fixturedef.scope != "function":
+        keras.utils.set_random_seed(7)
+
+
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
     """A server of small requests, for tests that neither change nor disturb it."""

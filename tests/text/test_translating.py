@@ -1,6 +1,5 @@
 """Languages and placeholders in the calls of a translator."""
 
-import keras
 import pytest
 from conftest import refused, several_translator, small_translator
 
@@ -9,7 +8,6 @@ from keras_tfm.decoding import Greedy, Sample
 
 @pytest.fixture(scope="module")
 def translator():
-    keras.utils.set_random_seed(7)  # the fixture of all tests comes later
     made = several_translator()
     made.jit_compile = False
     return made
