@@ -560,8 +560,11 @@ def test_what_is_exported_is_compared(folder, tmp_path, capsys):
 def test_an_export_that_disagrees_with_the_model_ends_with_an_error(folder, tmp_path):
     pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
     translator = Translator.load(folder)
-    embedding = next(weight for weight in translator.models[0].weights if "embedding" in weight.path)
-    embedding.assign(np.insert(array(embedding)[:, 1:], 0, 100, axis=1))  # so that int8 rounds the rest to 0
+    decoder = {weight.path.partition("/decoder_0/")[2]: weight for weight in translator.models[0].weights}
+    bias, outer = decoder["feed_forward/inner/bias"], decoder["feed_forward/outer/kernel"]
+    # The first unit is never active, so its weights change nothing, but because of them int8 rounds all others to 0.
+    bias.assign(np.insert(array(bias)[1:], 0, -1e6))
+    outer.assign(np.insert(8 * array(outer)[1:], 0, 1e5, axis=0))
     translator.save(tmp_path / "model")
     line = "--format ctranslate2 --precision int8 --num_beams 1 --max_length 64"
     command = ["export", str(tmp_path / "model"), *line.split(), "--out", str(tmp_path / "out"), "--min_agreement"]
