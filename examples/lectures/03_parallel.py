@@ -63,7 +63,8 @@ def slower(lengths, first, second):
     """The lengths at which the first of two encoders takes longer, beyond the interval, as text."""
     mean, half = interval(first - second)
     found = [n for n, low in zip(lengths, mean - half, strict=True) if low > 0]
-    return "every length" if found == lengths else f"{', '.join(map(str, found))} tokens" if found else "no length"
+    most = f"{', '.join(map(str, found[:-1]))} and {found[-1]}" if len(found) > 1 else f"{found[0]}" if found else ""
+    return "every length" if found == lengths else f"{most} tokens" if found else "no length"
 
 
 def main(seeds=5, repeats=9, longest=1024):
@@ -99,7 +100,7 @@ def main(seeds=5, repeats=9, longest=1024):
             "Counted, it is so: in a forward pass of an RNN, as many matrix products wait for one another as there are "
             f"tokens; in a Transformer layer, {CHAIN[FULL](0)}, whatever the length.",
             f"On two CPU cores, with {TOKENS:,} tokens in a batch and about as many parameters, waiting is not what "
-            f"decides: a Transformer trains more slowly than an RNN at {wins}, and faster at {loses}.",
+            f"decides: the Transformer takes longer for a step than the RNN at {wins}, the RNN longer at {loses}.",
             f"O(n²) against O(n) (CS 182): from sequences of {lengths[0]} to {lengths[-1]} tokens, {TOKENS:,} a batch, "
             f"a training step of a Transformer goes {ends[FULL]}, as each token meets n others, and that of an RNN "
             f"{ends[RNN]}; with a window of {WINDOW}, a Transformer goes {ends[LOCAL]}, and beats the RNN at {beaten}.",
@@ -108,9 +109,10 @@ def main(seeds=5, repeats=9, longest=1024):
             f"{gpu['RNN with attention']:.1f}, ConvS2S {gpu['ConvS2S']:.1f}, the tiny Transformer {gpu[TINY]:.1f}.",
         ],
         "Time against length was not measured on a GPU, where the order may well be the opposite, so that half of the "
-        "question has no answer here. The intervals are over rounds of timing on one machine.",
+        "question has no answer here. All rounds of timing are on one machine.",
         verdict="holds",  # a count
         seeds=seeds,
+        unit="rounds of timing",
     )
 
 

@@ -41,8 +41,7 @@ def one_layer(mixing, seed):
 
 def sequences(count, seed):
     """Each token is followed by one of four, all equally likely: no model can predict better than log 4 nats."""
-    rng = np.random.default_rng(seed)
-    followers = (np.arange(TOKENS)[:, None] * 5 + np.arange(NEXT) * 3) % TOKENS
+    rng, followers = np.random.default_rng(seed), (np.arange(TOKENS)[:, None] * 5 + np.arange(NEXT) * 3) % TOKENS
     tokens = rng.integers(TOKENS, size=(count, LENGTH + 1))
     for t in range(LENGTH):
         tokens[:, t + 1] = followers[tokens[:, t], rng.integers(NEXT, size=count)]
@@ -98,7 +97,8 @@ def main(seeds=5, examples=6400):
         "Applied Deep Learning, L56.1",
         [
             "Right is α(t, t′) = exp e(t, t′) / Σ exp e(t, s) over s ≤ t, and 0 for t′ > t: the sum must leave out the "
-            "future, too. The notes count words: at place t the decoder reads y_{t−1}, so their ≥ t is our > t.",
+            "future, too. The notes number places by the word to be written, we by the word that is read, which is one "
+            "earlier; so their “t′ ≥ t” is our “t′ > t”.",
             "With zeros after the softmax, a language model learns to read the next token from the sum: its loss is "
             f"{whole[AFTER]} nats, below {np.log(NEXT):.2f}, the least that is possible without the future, and "
             f"{past[AFTER]} once the future is not there. With no mask, it is {whole[WITHOUT]} and {past[WITHOUT]}.",

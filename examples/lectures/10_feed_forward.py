@@ -49,12 +49,12 @@ def build(name, norm, kinds):
     return keras.Model(ids, keras.layers.Dense(2)(normalized(x)[:, 0]))
 
 
-def accuracies(name, norm, kinds, seeds, steps):
+def accuracies(name, norm, kinds, seeds, steps, first_seed):
     """Accuracy on other sequences after each epoch of `steps`, (seeds, epochs), in %; the number of parameters."""
     options = {"metrics": ["accuracy"], "validation_data": sequences(99, 1024, kinds), "validation_batch_size": 1024}
     title, curves = f"{name}{', layer norm' * norm}, {kinds} kinds", []
     makers = (lambda: build(name, norm, kinds)), (lambda seed: sequences(seed, steps * BATCH, kinds))
-    for _, model, history in trained(title, *makers, seeds, EPOCHS, BATCH, 3e-3, **options):
+    for _, model, history in trained(title, *makers, seeds, EPOCHS, BATCH, 3e-3, first_seed=first_seed, **options):
         curves.append(history["val_accuracy"])
         parameters = model.count_params()
     return 100 * np.array(curves), parameters
@@ -69,7 +69,7 @@ def draw(what, late, found, kinds, steps):
         for name, style in zip(MODELS, ("x:C7", "o-C0", "^-C1"), strict=True):
             if (name, norm, kinds) in found:
                 options = {"marker": style[0], "linestyle": style[1], "color": style[2:], "label": name}
-                line(axis, steps * np.arange(1, EPOCHS + 1), found[name, norm, kinds][0], **options)
+                line(axis, steps * np.arange(1, EPOCHS + 1), found[name, norm, kinds][0], each=True, **options)
         chance(axis, linear_fit(kinds), "linear fit")
         axis.set(xlabel="training step", ylabel="answers that are correct, %", ylim=(30, 103))
         axis.set_title(text, fontsize=12)
@@ -77,10 +77,10 @@ def draw(what, late, found, kinds, steps):
     return figure
 
 
-def main(seeds=5, steps=40, longer=3):
+def main(seeds=5, steps=40, longer=3, first_seed=6):
     each = {2: steps, RULES: steps * longer}  # steps of an epoch
     cases = [(name, norm, n) for n in each for norm in (False, True) for name in MODELS if (name, n) != (FIXED, RULES)]
-    found = {case: accuracies(*case, seeds, each[case[2]]) for case in cases}
+    found = {case: accuracies(*case, seeds, each[case[2]], first_seed) for case in cases}
     rows, needed, said = [], {}, {}
     for (name, norm, kinds), (curves, parameters) in found.items():
         after = np.append(curves >= 99, np.ones((seeds, 1), bool), axis=1).argmax(axis=1) + 1  # EPOCHS + 1 is never

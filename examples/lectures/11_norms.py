@@ -24,7 +24,8 @@ BLOCKS = {"Transformer": lambda: (MultiHeadSelfAttention(HEADS), FeedForward(4 *
 BLOCKS["LSTM"] = lambda: (keras.layers.Bidirectional(keras.layers.LSTM(WIDTH // 2, return_sequences=True)),)
 PARTS = {"both": ("layer norm", True), "norm only": ("layer norm", False), "residual only": ("no norm", True)}
 PARTS["neither"] = ("no norm", False)  # the norm behind each sublayer, and whether it has a residual connection
-DEEP = {"Transformer": ("Transformer", "both"), "LSTM alone": ("LSTM", "neither"), "LSTM with both": ("LSTM", "both")}
+DEEP = {"Transformer": ("Transformer", "both"), "LSTM alone": ("LSTM", "neither")}
+DEEP |= {"LSTM, norms and residuals": ("LSTM", "both")}
 
 
 def data(seed, count):
@@ -80,7 +81,8 @@ def main(seeds=5, sequences=1600, steps=250, blocks=6):
     for n, values in enumerate(np.array([*sizes.values()]).transpose(1, 2, 0)):  # (batch sizes, seeds, norms)
         bars(below, norms, values, 0.38 * n - 0.19, 0.36, label=f"batches of {BATCHES[n]}")
     gaining = [n for n, values in deep.items() if np.subtract(*interval(values[-2] - values[-1])) > 0]
-    third, (last,) = panels(f"{depths[-1]} layers beat {depths[-2]} for: {', '.join(gaining) or 'none'}", 1, 6, 4.4)
+    title = f"Clearly better with {depths[-1]} layers than {depths[-2]}: {', '.join(gaining) or 'none'}"
+    third, (last,) = panels(title, 1, 6, 4.4)
     for (name, values), style in zip(deep.items(), ("o-", "s--", "^-"), strict=True):
         line(last, [*map(str, depths)], np.stack(values, axis=1), marker=style[0], linestyle=style[1:], label=name)
     for each in (axis, below, last):
@@ -89,7 +91,8 @@ def main(seeds=5, sequences=1600, steps=250, blocks=6):
         each.legend(frameon=False, fontsize=11, loc="upper left", ncols=2)
     unclear = "" if np.subtract(*interval(gain)) > 0 else ", no clear difference here"
     text = {n: [*map(stated, v)] for n, v in (sizes | deep).items()} | {n: [stated(v)] for n, v in parts.items()}
-    what = dict.fromkeys(sizes, f"batches of {BATCHES}") | dict.fromkeys(deep, f"{depths} layers")
+    what = dict.fromkeys(sizes, "batches of {} and {}".format(*BATCHES))
+    what |= dict.fromkeys(deep, f"{', '.join(map(str, depths))} layers")
     rows = [[f"{name}, {what.get(name, f'{blocks} blocks')}", ", ".join(text[name])] for name in text]
     ours, rnn, both = (", ".join(text[name]) for name in DEEP)
     return Result(
@@ -107,7 +110,8 @@ def main(seeds=5, sequences=1600, steps=250, blocks=6):
             f"After {steps} steps, {blocks} blocks with norm and residual connections, or less, have a loss of "
             f"{', '.join(f'{text[name][0]} ({name})' for name in PARTS)} nats. What the norm gains with residual "
             f"connections is {stated(gain)} nats, seed by seed{unclear}.",
-            f"Loss with {depths} layers: Transformers {ours}; LSTMs {rnn}; LSTMs with norms and residuals {both}.",
+            f"Loss with {', '.join(map(str, depths[:-1]))} and {depths[-1]} layers: Transformers {ours}; LSTMs {rnn}; "
+            f"LSTMs with norms and residuals {both}.",
         ],
         "One toy task and learning rate, no warm-up. Which depth or norm is best for translation is not measured.",
         verdict="holds" if min(margins) > 0 else "holds here" if margins[0] > 0 else "not on this task",

@@ -112,6 +112,7 @@ def main(seeds=5, sizes=4):
         "stored: benchmarks/lecture_table.py and benchmarks/vocabularies.py.",
         verdict="not on this task" if alone[:, 0].mean() > words[:, 0].mean() else "holds here" if spelled else "holds",
         seeds=seeds,
+        unit="halves of the text",
     )
 
 

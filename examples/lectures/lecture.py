@@ -58,11 +58,14 @@ def stated(values, digits=3):
     return f"{mean:.{places}f} ± {half:.{places}f}"
 
 
-def line(axis, x, values, **options):
-    """Draws the mean of values (seeds, x), with its interval as a band."""
+def line(axis, x, values, each=False, **options):
+    """Draws the mean of values (seeds, x), with its interval as a band, or with a thin line for `each` seed."""
     mean, half = interval(values)
     (drawn,) = axis.plot(x, mean, **options)
-    axis.fill_between(x, mean - half, mean + half, color=drawn.get_color(), alpha=0.2, linewidth=0)
+    if each:
+        axis.plot(x, np.transpose(values), color=drawn.get_color(), alpha=0.5, linewidth=0.8)
+    else:
+        axis.fill_between(x, mean - half, mean + half, color=drawn.get_color(), alpha=0.2, linewidth=0)
     return drawn
 
 
@@ -112,6 +115,7 @@ class Result(NamedTuple):
     limits: one sentence on what that does not show.
     verdict: a word of `VERDICTS`; for "the notes are wrong", `found` has the right formula.
     seeds: how many seeds a mean is of; 0 for what has no chance in it.
+    unit: what there are several of, if not seeds.
     """
 
     figures: list[Figure]
@@ -123,6 +127,7 @@ class Result(NamedTuple):
     limits: str
     verdict: str
     seeds: int
+    unit: str = "seeds"
 
 
 def run(file, main):

@@ -23,17 +23,20 @@ def trained(
     loss=None,
     metrics=(),
     sizes=(None,),
+    first_seed=1,
     **options,
 ):
     """Trains with Adam from each seed, and yields the seed, the model, and Keras' history as a dict of lists.
 
     `build()` makes the model, `data(seed)` its inputs and labels; with `sizes`, those of each are `data(seed, size)`,
-    and the size is yielded in front. The model is always the same one: use it before the next is yielded.
+    and the size is yielded in front. The seeds are those from `first_seed` on. The model is always the same one: use
+    it before the next is yielded.
     """
     loss, model = loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True), None
     with Progress(len(sizes) * seeds * epochs, title, "epoch", 1) as bar:
         steps = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: bar.add(1))
-        for case in [(seed + 1,) if size is None else (seed + 1, size) for size in sizes for seed in range(seeds)]:
+        numbers = range(first_seed, first_seed + seeds)
+        for case in [(seed,) if size is None else (seed, size) for size in sizes for seed in numbers]:
             keras.utils.set_random_seed(case[0])
             new = build()
             if model is None:

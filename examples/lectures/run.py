@@ -94,7 +94,8 @@ def cell(result, words=None):
     if not result:
         return UNKNOWN
     if words is None:
-        seeds = {0: "nothing left to chance", 1: "one training each"}.get(result["seeds"], f"{result['seeds']} seeds")
+        several = f"{result['seeds']} {result['unit']}"
+        seeds = {0: "nothing left to chance", 1: "one training each"}.get(result["seeds"], several)
         return f"<b>{result['verdict']}</b>, {seeds}"
     found = [finding for finding in result["found"] if all(word in finding for word in words.split())]
     return html.escape(found[0].rstrip(".")) if found else UNKNOWN
@@ -107,7 +108,8 @@ def body(file, result, picture=HTML_PICTURE):
     found = "".join(f"<li>{html.escape(finding)}</li>" for finding in result["found"])
     rows = [f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in result["rows"]]
     head = "".join(f"<th>{html.escape(name)}</th>" for name in result["columns"])
-    seeds = {0: "", 1: "one training each; "}.get(result["seeds"], f"{result['seeds']} seeds, 95 % intervals; ")
+    several = f"{result['seeds']} {result['unit']}, 95 % intervals; "
+    seeds = {0: "", 1: "one training each; "}.get(result["seeds"], several)
     return f"""{"".join(pictures)}
 <blockquote><p>“{text["notes"]}” ({text["source"]})</p><p><b>Verdict: {text["verdict"]}.</b></p></blockquote>
 <ul>{found}</ul>
