@@ -51,7 +51,7 @@ def recall(name, distance, seeds, steps):
 
 
 def draw(norms, found, distances):
-    figure, (axis,) = panels("The gradient vanishes with distance in an RNN, not in a Transformer", 1, 8, 4.5)
+    figure, (axis,) = panels("With distance, gradients vanish in an RNN, not in a Transformer", 1, 8, 4.5)
     for number, name in enumerate(ENCODERS):
         logs, look = np.log10(norms[name][:, (norms[name] > 0).all(0)]), {"color": f"C{number}", "lw": 2}
         line(axis, range(logs.shape[1]), logs, label=name, **look)
@@ -103,9 +103,10 @@ def main(seeds=5, steps=200, longest=64):
             f"Trained for {steps} steps to recall a symbol from {longest} tokens back, an RNN, that many steps away, "
             f"gets {share[RNN]} right, an LSTM {share[LSTM]}, and a Transformer, which is one step away, "
             f"{share[TRANSFORMER]}; guessing gets {chance} %.",
-            "The control is an LSTM that starts with forget gates near 1: it takes as many steps, but its gradient "
-            f"changes by {stated(-falls[KEEPS])} powers of ten, and from {longest} tokens back it gets {share[KEEPS]} "
-            "right. So it is not the number of steps alone that makes a gradient vanish, but also how weights start.",
+            "The control is an LSTM that starts by keeping what it has, with forget gates near 1 and input gates near "
+            f"0. It takes as many steps, but its gradient changes by {stated(-falls[KEEPS])} powers of ten, and from "
+            f"{longest} tokens back it gets {share[KEEPS]} right; with forget gates near 1 alone, {share[NEAR]}. So it "
+            "is not the number of steps alone that makes a gradient vanish, but also how weights start.",
             f"ConvS2S needs a layer for every {REACH} tokens: its 4 see {4 * REACH} tokens back, and no gradient comes "
             f"from further; from {longest} tokens back it gets {share[CONV]} right.",
         ],

@@ -74,7 +74,7 @@ def main(seeds=5, repeats=9, longest=1024):
     wins, loses, beaten = slower(lengths, full, rnn), slower(lengths, rnn, full), slower(lengths, rnn, local)
     title = f"On two CPU cores, the RNN trains faster than the Transformer at {wins}"
     first, (axis,) = panels(title, 1, 6.5, 4.6)
-    second, others = panels("An RNN waits for every token; a Transformer looks at every pair of tokens", 2, 4.8, 4.4)
+    second, others = panels("An RNN waits for each token; a Transformer looks at each pair", 2, 4.8, 4.4)
     chain, work = ({name: [count[name](n) for n in lengths] for name in ENCODERS} for count in (CHAIN, WORK))
     for name, style in zip(ENCODERS, ("o-", "s-", "^--"), strict=True):
         options = {"marker": style[0], "linestyle": style[1:], "label": name}
