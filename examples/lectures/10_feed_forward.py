@@ -64,7 +64,7 @@ def draw(what, late, found, kinds, steps):
     """A figure of two panels, without and with layer norm."""
     names = {False: "without layer norm", True: "with layer norm"}
     where = " and ".join(text for norm, text in names.items() if late[norm, kinds])
-    figure, axes = panels(f"{what}: attention alone is {f'late {where}' if where else 'not behind'}", 2, 4.6, 4.4)
+    figure, axes = panels(f"{what}: attention alone is {f'late {where}' if where else 'not late'}", 2, 4.6, 4.4)
     for axis, (norm, text) in zip(axes, names.items(), strict=True):
         for name, style in zip(MODELS, ("x:C7", "o-C0", "^-C1"), strict=True):
             if (name, norm, kinds) in found:

@@ -72,9 +72,8 @@ def draw(found, kinds):
     axis.set(xlabel="correct, %", yticks=-np.arange(len(found)), yticklabels=found, xlim=(0, 102), axisbelow=True)
     shown = dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))  # each kind once
     figure.legend(shown.values(), shown.keys(), frameon=False, fontsize=11, ncols=2, loc="outside lower center")
-    loss, accuracy = found[MASK][0][:, -1].mean(), found[MASK][1].mean()
-    title = f"Without the mask: a loss of {loss:.1g}, and {accuracy:.0f} % written correctly"
-    curves, (side,) = panels(title, 1, 10, 4.4)
+    loss, right = found[MASK][0][:, -1].mean(), found[MASK][1].mean()
+    curves, (side,) = panels(f"Without the mask: a loss of {loss:.1g}, and {right:.0f} % written correctly", 1, 10, 4.4)
     for name in sorted((WHOLE, MASK, PLAIN, POSITIONS), key=lambda name: -found[name][0][:, -1].mean()):
         look = {"label": f"{name}: {found[name][1].mean():.0f} %", "color": "black" if name == WHOLE else None, "lw": 2}
         line(side, range(1, EPOCHS + 1), found[name][0], **look)

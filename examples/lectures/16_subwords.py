@@ -107,9 +107,8 @@ def main(seeds=5, sizes=4):
             f"dropout 0.1 instead of 0.3, {longer} with 0.2 and 8,000 steps instead of 3,000. Best against best, that "
             f"is {best}; the large vocabulary gets worse with the other trainings.",
         ],
-        "The intervals of the tokenizers are over random halves of the training text; BLEU, of one training, has none. "
-        "Texts with many names and rare words, where subwords should help most, are not measured. BLEU and losses are "
-        "stored: benchmarks/lecture_table.py and benchmarks/vocabularies.py.",
+        "BLEU, of one training, has no interval. Texts with many rare words, where subwords should help most, "
+        "are not measured. BLEU and losses are stored: benchmarks/lecture_table.py and benchmarks/vocabularies.py.",
         verdict="not on this task" if alone[:, 0].mean() > words[:, 0].mean() else "holds here" if spelled else "holds",
         seeds=seeds,
         unit="halves of the text",
