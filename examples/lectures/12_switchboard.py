@@ -2,19 +2,16 @@
 
 import keras
 import numpy as np
-from lecture import Result, interval, line, panels, run, stated
+from lecture import Result, heat_map, interval, line, panels, run, stated
 from measure import percent, trained
 
-from keras_tfm.layers import FeedForward, MultiHeadSelfAttention, PositionalEncoding
+from keras_tfm.layers import FeedForward, MultiHeadSelfAttention, PositionalEncoding, record_attention
 
 DIGITS, LENGTH, BASE, WIDTH, HEADS, BATCH, EPOCHS = 5, 9, 5, 32, 4, 64, 10  # length: 5 digits, =, 3 of the answers
 WHOLE, POSITIONS, MASK, RESIDUAL, NORM = "whole model", "no positions", "no mask", "no residuals", "no layer norm"
 PLAIN, DEEPER, SCALE, ONE = "no feed-forward", "no feed-forward, 4 blocks", "no √d", "one head"
 PARTS = (WHOLE, SCALE, ONE, NORM, RESIDUAL, PLAIN, DEEPER, POSITIONS, MASK)
 CHANCE = 100 * 2 * (BASE - 1) / BASE**2  # the most frequent difference is 1
-# A part is needed if, without it, the model is clearly nearer to guessing than to the whole model.
-NEEDED, UNSURE, SPARED = "nearer to guessing", "not decided", "nearer to the whole model"
-COLOURS = {NEEDED: "C3", UNSURE: "0.65", SPARED: "C0"}
 
 
 def data(count, seed):
@@ -29,8 +26,7 @@ def build(off):
     ids = keras.Input((LENGTH,), dtype="int32")
     x = keras.layers.Embedding(BASE + 1, WIDTH, keras.initializers.RandomNormal(stddev=1.0))(ids)
     x = x if off == POSITIONS else PositionalEncoding()(x)
-    query, key = np.arange(LENGTH)[:, None], np.arange(LENGTH)
-    mask = ((key <= query) | (key < DIGITS) | (off == MASK))[None]  # all may see the digits in front of the =
+    mask = (np.tri(LENGTH, dtype=bool) | (np.arange(LENGTH) < DIGITS) | (off == MASK))[None]  # all see the five digits
     norm = keras.layers.Identity if off == NORM else keras.layers.LayerNormalization
     heads, score = 1 if off == ONE else HEADS, "dot" if off == SCALE else "scaled_dot"
     for _ in range(4 if off == DEEPER else 2):
@@ -51,48 +47,52 @@ def written(model, x):
 
 
 def measure(off, steps, **seeds):
-    """For each seed, losses in training by epoch, and accuracy of what is written."""
-    losses, accuracy, (x, y) = [], [], data(500, 0)
+    """For each seed: losses in training, by epoch; accuracy of what is written; weights of the first block."""
+    found, (x, y) = [], data(500, 0)
     rate = keras.optimizers.schedules.CosineDecay(0.0, steps, warmup_target=6e-3, warmup_steps=steps // 10 or 1)
     makers = (lambda: build(off)), (lambda seed: data(steps * BATCH // EPOCHS, seed))
     for _, model, history in trained(off, *makers, epochs=EPOCHS, batch_size=BATCH, learning_rate=rate, **seeds):
-        losses.append(history["loss"])
-        accuracy.append(100 * (written(model, x) == y).mean())
-    return np.array(losses), np.array(accuracy)
+        with record_attention() as maps:
+            model(x)
+        looks = np.mean(next(iter(maps.values()))[0], axis=(0, 1))[DIGITS:]  # of all sentences and heads
+        found.append((history["loss"], 100 * (written(model, x) == y).mean(), looks))
+    return [np.array(each) for each in zip(*found, strict=True)]
 
 
-def draw(found, kinds):
+def draw(found):
     useless = " or ".join(off.removeprefix("no ") for off in found if found[off][1].mean() < CHANCE + 15)
-    figure, (axis,) = panels(f"Little better than guessing without {useless or 'several parts'}", 1, 8, 5)
-    for row, (name, kind) in enumerate(kinds.items()):
+    figure, (axis,) = panels(f"Little better than guessing without {useless or 'several parts'}", 1, 8, 4.7)
+    for row, name in enumerate(PARTS):
         mean, half = interval(found[name][1])
-        axis.barh(-row, mean, xerr=[[half], [min(half, 100 - mean)]], capsize=4, label=kind, color=COLOURS[kind])
+        axis.barh(-row, mean, xerr=[[half], [min(half, 100 - mean)]], capsize=4, color="C0")
     for value, style, label in ((CHANCE, ":", "guessing"), ((CHANCE + found[WHOLE][1].mean()) / 2, "--", "half-way")):
         axis.axvline(value, color="black", linestyle=style, label=label)
     axis.set(xlabel="correct, %", yticks=-np.arange(len(found)), yticklabels=found, xlim=(0, 102), axisbelow=True)
-    shown = dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))  # each kind once
-    figure.legend(shown.values(), shown.keys(), frameon=False, fontsize=11, ncols=2, loc="outside lower center")
-    loss, right = found[MASK][0][:, -1].mean(), found[MASK][1].mean()
-    curves, (side,) = panels(f"Without the mask: a loss of {loss:.1g}, and {right:.0f} % written correctly", 1, 10, 4.4)
+    figure.legend(frameon=False, fontsize=11, ncols=2, loc="outside lower center")
+    curves, (side,) = panels(f"Without the mask, the loss falls to {found[MASK][0][:, -1].mean():.1g}", 1, 10, 4.4)
     for name in sorted((WHOLE, MASK, PLAIN, POSITIONS), key=lambda name: -found[name][0][:, -1].mean()):
-        look = {"label": f"{name}: {found[name][1].mean():.0f} %", "color": "black" if name == WHOLE else None, "lw": 2}
-        line(side, range(1, EPOCHS + 1), found[name][0], **look)
+        line(side, range(1, EPOCHS + 1), found[name][0], lw=2, label=f"{name}: {found[name][1].mean():.0f} %")
     side.set(xlabel="epoch", ylabel="loss in training, nats per digit", ylim=(0, 2))
     side.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), title="written correctly", alignment="left")
-    return [figure, curves]
+    maps, places = panels("Where each place looks in the first block", 3, 4.4, 4)
+    names = [*"abcde", "=", "1st", "2nd", "3rd", "4th"]
+    for place, name in zip(places, (WHOLE, POSITIONS, MASK), strict=True):
+        image = heat_map(place, found[name][2].mean(0), names[-4:], names[:-1], name, cmap="Blues", vmin=0, vmax=0.5)
+        place.set(xlabel="looks at", ylabel="writes")
+    maps.colorbar(image, ax=places, label="weight")
+    return [figure, curves, maps]
 
 
 def main(seeds=5, steps=300, first_seed=11):
     found = {off: measure(off, steps, seeds=seeds, first_seed=first_seed) for off in PARTS}
-    lost = {off: found[WHOLE][1] - accuracy for off, (_, accuracy) in found.items()}  # seed by seed
-    above = {off: accuracy - (CHANCE + found[WHOLE][1]) / 2 for off, (_, accuracy) in found.items()}  # half-way
-    ends = {off: [np.dot((1, sign), interval(values)) for sign in (-1, 1)] for off, values in above.items()}
-    kinds = {o: SPARED if low > 0 else NEEDED if high < 0 else UNSURE for o, (low, high) in ends.items()}
-    named = {kind: " and ".join(o for o in (POSITIONS, DEEPER, MASK) if kinds[o] == kind) or "none" for kind in COLOURS}
+    lost = {off: found[WHOLE][1] - accuracy for off, (_, accuracy, _) in found.items()}  # seed by seed
+    # A part is needed if, without it, the model is clearly nearer to guessing than to the whole model.
+    ends = {off: interval(f[1] - (CHANCE + found[WHOLE][1]) / 2) for off, f in found.items()}  # above half-way
+    needed, spared = ([o for o in (POSITIONS, DEEPER, MASK) if np.dot((s, 1), ends[o]) < 0] for s in (1, -1))
     right, less = ({off: percent(x) for off, x in xs.items()} for xs in ({o: f[1] for o, f in found.items()}, lost))
-    sooner = {off: stated(found[off][0][:, EPOCHS // 2 - 1]) for off in (WHOLE, MASK)}
+    there = 100 * found[MASK][2][:, range(DIGITS - 2), range(DIGITS + 1, LENGTH)].mean(1)  # at what is to be written
     return Result(
-        draw(found, kinds),
+        draw(found),
         ["part", "parameters", "loss in training", "written correctly, %", "less than the whole model"],
         [[off, f"{build(off).count_params():,}", stated(found[off][0][:, -1]), right[off], less[off]] for off in PARTS],
         "overall, necessities for a self-attention building block",
@@ -100,17 +100,17 @@ def main(seeds=5, steps=300, first_seed=11):
         [
             f"The whole model writes {right[WHOLE]} % of digits correctly (guessing: {CHANCE:.0f} %). It loses "
             f"{less[POSITIONS]} points without positions, {less[MASK]} without the mask, {less[DEEPER]} without "
-            f"feed-forward networks at equal parameters. Clearly nearer to guessing: {named[NEEDED]}; clearly nearer "
-            f"to the whole model: {named[SPARED]}; not decided: {named[UNSURE]}.",
-            f"Without the mask, the model reads the answer in training: midway, its loss is {sooner[MASK]} nats "
-            f"(whole model: {sooner[WHOLE]}). When it has to write the answer, {right[MASK]} % is correct.",
+            f"feed-forward networks at equal parameters. Clearly nearer to guessing: {' and '.join(needed) or 'none'}; "
+            f"clearly nearer to the whole model: {' and '.join(spared) or 'none'}.",
+            f"Without the mask, the model can read the answer in training: {stated(there)} % of the first block's "
+            f"attention goes to the digit that is to be written. When it has to write, {right[MASK]} % is correct.",
             f"Without feed-forward networks, {right[PLAIN]} % is correct; with two more blocks of attention instead, "
             f"for the same number of parameters, {right[DEEPER]} %.",
             f"Beyond the list, {right[RESIDUAL]} % is correct without residual connections, {right[NORM]} % without "
             f"norms, {right[SCALE]} % without √d, {right[ONE]} % with one head.",
         ],
         f"Two blocks of width {WIDTH}, {steps} steps, one recipe; norms and √d are there for models deeper and wider.",
-        verdict="holds here" if named[SPARED] == named[UNSURE] == "none" else "not on this task",
+        verdict="holds here" if len(needed) == 3 else "not on this task",
         seeds=seeds,
     )
 
