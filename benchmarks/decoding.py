@@ -8,8 +8,10 @@ other; DATA contains `tok/` of Multi30k. The shortest to longest sentences of va
     keras_hub    keras-hub's samplers over the `start` and `step` of our model, compiled
     transformers `generate` of Hugging Face's Marian, from `keras-tfm export --format huggingface`
     ctranslate2  CTranslate2, from `keras-tfm export --format ctranslate2`
-Each system is a process of its own, sorts the sentences by length and has all threads. Tokens per second count what
-each system writes itself. Systems whose packages are missing are skipped.
+Each system is a process of its own, sorts the sentences by length and has all threads, or the GPU if there is one.
+"bfloat16" after the name of a system is the type that it computes in; `transformers/static` has a static cache, which
+transformers compiles. Tokens per second count what each system writes itself. Systems whose packages are missing are
+skipped.
 """
 
 import argparse
@@ -27,12 +29,17 @@ import turns
 SYSTEMS = {
     "ours/tensorflow": ("tensorflow",),
     "ours/jax": ("jax",),
+    "ours/jax/bfloat16": ("jax",),
     "keras_hub/tensorflow": ("keras_hub", "tensorflow"),
     "keras_hub/jax": ("keras_hub", "jax"),
+    "keras_hub/jax/bfloat16": ("keras_hub", "jax"),
     "transformers": ("transformers", "torch"),
+    "transformers/bfloat16": ("transformers", "torch"),
+    "transformers/static/bfloat16": ("transformers", "torch"),
     "ctranslate2/float32": ("ctranslate2",),
     "ctranslate2/int8": ("ctranslate2",),
 }
+DEFAULT = [name for name in SYSTEMS if "bfloat16" not in name]  # which is slow on most CPUs
 BEAMS = (1, 4)
 LENGTH_PENALTY, MAX_LENGTH = 1.0, 128
 
@@ -42,7 +49,7 @@ def main():
     parser.add_argument("model", metavar="MODEL", type=pathlib.Path)
     parser.add_argument("data", metavar="DATA", type=pathlib.Path)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/decoding"), help="for the exports")
-    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=[*SYSTEMS], metavar="SYSTEM")
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=DEFAULT, metavar="SYSTEM")
     parser.add_argument("--batch_sizes", nargs="+", type=int, default=[1, 16, 64])
     parser.add_argument("--sentences", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3, help="number of turns of each system (default: 3)")
@@ -54,7 +61,7 @@ def main():
     export(options)
     children = []
     for system in options.systems:
-        backend = system.split("/")[-1] if system.startswith(("ours", "keras_hub")) else None
+        backend = system.split("/")[1] if system.startswith(("ours", "keras_hub")) else None
         arguments = [system, options.model, options.data, "--out", options.out, "--sentences", options.sentences]
         children.append(turns.Child(__file__, system, *arguments, needs=SYSTEMS[system], backend=backend))
     cases = [(beams, size) for beams in BEAMS for size in options.batch_sizes]
@@ -70,7 +77,8 @@ def export(options):
     forms = {"huggingface": "float32", "ctranslate2": "float32", "ctranslate2_int8": "int8"}
     for name, precision in forms.items():
         folder, form = options.out / name, name.removesuffix("_int8")
-        if not folder.exists():
+        reader = "transformers" if form == "huggingface" else f"{form}/{precision}"
+        if not folder.exists() and any(system.startswith(reader) for system in options.systems):
             print(f"exporting {folder}", flush=True)
             flags = ["--format", form, "--precision", precision, "--out", folder, "--max_length", MAX_LENGTH]
             command = [sys.executable, "-m", "keras_tfm", "export", options.model, *flags]
@@ -137,10 +145,22 @@ def batches(rows, size):
         yield rows[first : first + size]
 
 
-def ours(options):
+def our_translator(options):
+    """The translator, with its model in bfloat16 if the name of the system says so."""
     from keras_tfm import Translator
 
     loaded = Translator.load(options.model)
+    (model,) = loaded.models
+    dtype = "mixed_bfloat16" if options.child.endswith("bfloat16") else "float32"
+    copied = type(model).from_config(model.get_config() | {"dtype": dtype})
+    copied.set_weights(model.get_weights())
+    return Translator(copied, *loaded.tokenizers)
+
+
+def ours(options):
+    from keras_tfm import Translator
+
+    loaded = our_translator(options)
 
     def make(beams, size):
         search = {"num_beams": beams, "batch_size": size, "length_penalty": LENGTH_PENALTY, "max_length": MAX_LENGTH}
@@ -164,11 +184,11 @@ def keras_hub(options):
     import keras
     from keras_hub.samplers import BeamSampler, GreedySampler
 
-    from keras_tfm import Translator, ops
+    from keras_tfm import ops
     from keras_tfm.runtimes import programs
     from keras_tfm.text import END, PAD, START
 
-    translator = Translator.load(options.model)
+    translator = our_translator(options)
     (model,) = translator.models
 
     def make(beams, size):
@@ -211,16 +231,23 @@ def transformers(options):
     from transformers import MarianMTModel, MarianTokenizer
 
     folder = options.out / "huggingface"
-    tokenizer, model = MarianTokenizer.from_pretrained(folder), MarianMTModel.from_pretrained(folder).eval()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda":
+        torch.set_float32_matmul_precision("high")  # TF32, as JAX has it
+    dtype = torch.bfloat16 if options.child.endswith("bfloat16") else torch.float32
+    tokenizer = MarianTokenizer.from_pretrained(folder)
+    model = MarianMTModel.from_pretrained(folder).to(device, dtype).eval()
 
     def make(beams, size):
         search = {"num_beams": beams, "length_penalty": LENGTH_PENALTY, "max_new_tokens": MAX_LENGTH}
+        search |= {"cache_implementation": "static"} if "static" in options.child else {}
 
         def run(sources):
             texts, tokens = [], 0
             for group in batches(sources, size):
+                inputs = tokenizer(group, return_tensors="pt", padding=True).to(device)
                 with torch.inference_mode():
-                    found = model.generate(**tokenizer(group, return_tensors="pt", padding=True), **search)[:, 1:]
+                    found = model.generate(**inputs, **search)[:, 1:].cpu()
                 tokens += int((found != model.config.pad_token_id).sum())
                 texts += tokenizer.batch_decode(found, skip_special_tokens=True)
             return texts, tokens

@@ -43,6 +43,8 @@ TOLERANCE = {"float32": 1e-5, "mixed_bfloat16": 5e-2, "mixed_float16": 6e-3}
 # For tests in which no backend takes part.
 once = pytest.mark.skipif(BACKEND != "tensorflow", reason="the same on each backend: runs beside TensorFlow's tests")
 SLOW_OFF_TENSORFLOW = [] if BACKEND == "tensorflow" else [pytest.mark.slow]  # quick on TensorFlow only
+# A further case of a law that another case holds for `make test`; PyTorch, which has no slow tests, runs all.
+SLOW_ON_TENSORFLOW = [pytest.mark.slow] if BACKEND == "tensorflow" else []
 SLOW_OFF_JAX = [] if BACKEND == "jax" else [pytest.mark.slow]  # trains; TensorFlow traces for longer than it trains
 # Tests that `make test` runs on JAX, since TensorFlow traces for much longer.
 slow_on_tensorflow = pytest.mark.slow if BACKEND == "tensorflow" else lambda test: test
@@ -52,7 +54,7 @@ TRACED = pytest.mark.skipif(BACKEND == "torch", reason="PyTorch runs eagerly her
 # What `make test` runs on JAX after it has run everything on TensorFlow; `make test-slow` runs the rest.
 QUICK_ON_JAX = {
     f"test_{name}"
-    for name in ("masks", "positions", "attention", "blocks", "stacks", "losses", "trainer", "keras_user")
+    for name in ("masks", "positions", "attention", "blocks", "stacks", "beam", "losses", "trainer", "keras_user")
 }
 
 # Sizes of the translators that are exported, and texts for them.
@@ -85,6 +87,12 @@ def pytest_terminal_summary(terminalreporter):
 @pytest.fixture(autouse=True)
 def same_seed():
     keras.utils.set_random_seed(7)
+
+
+@pytest.fixture
+def little_garbage():
+    """Keras collects garbage once for each layer that it quantizes: here not that of all tests before this one."""
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

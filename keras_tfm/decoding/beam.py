@@ -11,6 +11,8 @@ from keras_tfm.common.arguments import UserError, check, one_of, positive
 from keras_tfm.decoding.search import Search, last_logits, map_hypotheses
 from keras_tfm.ops.runtime import NEVER, flat_places
 
+MAX_SLOTS = 8  # a wider beam reorders its cache, since each query is multiplied with the keys in all slots
+
 # Name → divisor of a hypothesis' log probability, as a function of its number of tokens and an exponent.
 PENALTIES = {
     "length": lambda length, exponent: length**exponent,
@@ -74,7 +76,10 @@ def check_search(penalty="length", length_penalty=0.6, coverage_penalty=0.0, ear
 
 
 class _BeamSearch(Search):
-    """Adds to the state: hypotheses that are `alive` or have `ended`, and the `parents` (b, k) of those alive."""
+    """Adds to the state: hypotheses that are `alive` or have `ended`, and the `parents` (b, k) of those alive.
+
+    If the cache is kept in place, also the `ancestors` (b, k, l, 1), see `keras_tfm.decoding.search`.
+    """
 
     def __init__(self, *arguments, num_beams, n_best, divisors, coverage_penalty, early_stopping):
         super().__init__(*arguments)
@@ -84,7 +89,7 @@ class _BeamSearch(Search):
     def decode(self):
         shape, repeated = (self.batch, self.num_beams), functools.partial(_repeated, n=self.num_beams)
         state, written = self.begin(at_once=not self.coverage_penalty)  # which needs the attention of each token
-        state |= {"cache": map_hypotheses(repeated, state["cache"]), "tokens": repeated(state["tokens"])}
+        state |= self._opened(state["cache"], repeated) | {"tokens": repeated(state["tokens"])}
         alive = {
             "ids": ops.reshape(repeated(written), (*shape, self.max_length)),
             "scores": ops.tile(ops.convert_to_tensor([[0.0] + [NEVER] * (self.num_beams - 1)]), (self.batch, 1)),
@@ -99,6 +104,34 @@ class _BeamSearch(Search):
         ids, scores = (ended[name][:, : self.n_best] for name in ("ids", "scores"))
         ids = ops.where(ops.expand_dims(scores > NEVER / 2, -1), ids, self.constraints.pad_id)
         return ids, ops.maximum(scores, NEVER)
+
+    def _opened(self, cache, repeated):
+        """The cache for `num_beams` hypotheses per source; if a part of it is kept in place, also the "ancestors"."""
+        lengths = []
+
+        def with_slots(own):
+            lengths.append(ops.shape(own["k"])[2])
+            return {name: _in_slots(x, self.num_beams) for name, x in own.items()}
+
+        keeps = ops.current().keeps_caches and self.num_beams <= MAX_SLOTS
+        cache = map_hypotheses(repeated, cache, kept=with_slots if keeps else None)
+        # all slots hold what has been written so far; positions come last but one, as in all that can grow
+        shape = (self.batch, self.num_beams, *lengths[:1], 1)
+        return {"cache": cache} | ({"ancestors": ops.zeros(shape, dtype="int32")} if lengths else {})
+
+    def _reordered(self, state):
+        """The cache for the next step, and the table of ancestors if there is one."""
+        reordered = functools.partial(_take_rows, places=state["parents"])
+        if "ancestors" not in state:
+            return map_hypotheses(reordered, state["cache"]), {}
+        own = ops.broadcast_to(
+            np.arange(self.num_beams, dtype="int32")[:, None, None], (self.batch, self.num_beams, 1, 1)
+        )
+        table = ops.take_each(state["ancestors"], state["parents"])
+        table = ops.slice_update(table, (0, 0, state["position"], 0), own)
+        ancestors = ops.squeeze(table, axis=-1)
+        cache = map_hypotheses(reordered, state["cache"], kept=lambda own: {**own, "ancestors": ancestors})
+        return cache, {"ancestors": table}
 
     def result(self, state):
         return state["ended"]
@@ -116,7 +149,7 @@ class _BeamSearch(Search):
 
     def advance(self, state):
         position, alive = state["position"], state["alive"]
-        cache = map_hypotheses(functools.partial(_take_rows, places=state["parents"]), state["cache"])
+        cache, ancestors = self._reordered(state)
         logits, cache, *attention = self.step(state["tokens"], position, cache)
         if bool(attention) != bool(self.coverage_penalty):
             rule = "`step` must return attention if, and only if, `coverage_penalty` is not 0"
@@ -135,7 +168,7 @@ class _BeamSearch(Search):
         ended = self._ended(state["ended"], alive, ops.logical_and(ends, scores > NEVER / 2), scores, position)
         alive["scores"] = ops.where(ends, 2 * NEVER, scores)
         new = {"position": position + 1, "tokens": ops.reshape(tokens, (-1, 1)), "parents": parents}
-        return {**state, **new, "alive": alive, "ended": ended, "cache": cache}
+        return {**state, **new, **ancestors, "alive": alive, "ended": ended, "cache": cache}
 
     def _continuations(self, logits, position, alive):
         """Scores, tokens and parents (b, k) of the best continuations of all hypotheses."""
@@ -168,6 +201,12 @@ def _repeated(x, n):
     """Each row `n` times, (b, …) → (b · n, …); `ops.repeat` forgets the shape if the batch size is not known yet."""
     rows, *rest = ops.shape(x)
     return ops.reshape(ops.concatenate([ops.expand_dims(x, 1)] * n, axis=1), (rows * n, *rest))
+
+
+def _in_slots(x, n):
+    """Each position `n` times, (b, h, l, d) → (b, h, l · n, d)."""
+    batch, heads, length, dim = ops.shape(x)
+    return ops.reshape(ops.concatenate([ops.expand_dims(x, 3)] * n, axis=3), (batch, heads, length * n, dim))
 
 
 def _take_rows(x, places):

@@ -7,9 +7,17 @@ A cache is any tree of dicts, lists and tensors, whose first axis is that of the
 structure, shapes and dtypes. What a tensor belongs to depends on the keys above it:
     "memory"    one per source, shared by its hypotheses; fixed size
     "state"     one per hypothesis; fixed size
+    "self"      if it is a dict of "k" and "v", one per hypothesis, (rows, heads, positions, features): a step writes to
+                its own position only, and also takes them as slots; see below
     any other   one per hypothesis, with an axis of positions that can grow, (…, positions, features)
 `step` may be given several rows for each row of the memory: first all rows of source 0, then those of source 1, and so
 on. It may also return the attention to the source, which `beam_search` uses.
+
+A beam search reorders the cache at each step, as hypotheses take the places of others. Runtimes with `keeps_caches`
+leave "self" where it was written: each source has as many slots at each position as there are places in the beam,
+hypothesis n writes to slot n, and "k" and "v" are (sources, heads, positions · slots, features), first all slots of
+position 0. Beside them are "ancestors" (sources, beams, positions): the slots in which a hypothesis finds what belongs
+to it. A step returns "k" and "v" without them. All parts of a cache that are kept have the same number of positions.
 
 A search feeds one token at a time, but reads the tokens that all rows start with, see `prefix`, at once; a cache with a
 "state" reads these one by one, too.
@@ -154,8 +162,7 @@ class Search:
         return ops.logical_and(state["position"] < self.max_length, ops.any(self.searching(state)))
 
     def _grow_cache(self, state):
-        cache = map_hypotheses(_doubled, state["cache"], skip=("memory", "state"))
-        state = {**state, "capacity": 2 * state["capacity"], "cache": cache}
+        state = {**_grown(state), "capacity": 2 * state["capacity"]}
         return ops.while_loop(self._unfinished_within_capacity, self.advance, state)
 
     def _unfinished_within_capacity(self, state):
@@ -177,8 +184,7 @@ class Search:
             # unfinished rows first, filled up with finished ones
             places = ops.cast(ops.top_k(ops.cast(left, "int32"), size)[1], "int32")
             group, chosen = self._group(places), functools.partial(_rows, places=places, batch=self.batch)
-            part = keras.tree.map_structure(chosen, state)
-            part["cache"] = map_hypotheses(_doubled, part["cache"], skip=("memory", "state"))
+            part = _grown(keras.tree.map_structure(chosen, state))
             ended = group.result(ops.while_loop(group.unfinished, group.advance, part))
             index, new = places[:, None], ops.take(left, places)
 
@@ -286,12 +292,23 @@ def last_logits(logits):
     return ops.cast(ops.squeeze(logits, axis=1) if logits.shape[1] == 1 else logits[:, -1], "float32")
 
 
-def map_hypotheses(function: Callable, cache: Any, skip: Any = ("memory",)) -> Any:
-    """The cache with `function` applied to each tensor of a hypothesis, except under the keys of `skip`."""
+def map_hypotheses(function: Callable, cache: Any, skip: Any = ("memory",), kept: Callable | None = None) -> Any:
+    """The cache with `function` applied to each tensor of a hypothesis, except under the keys of `skip`.
+
+    If `kept` is given, it is applied to each "self" that is a dict of "k" and "v", see the module docstring.
+    """
+
+    def of_key(key, x):
+        if key in skip:
+            return x
+        if kept is not None and key == "self" and isinstance(x, dict) and x.keys() == {"k", "v"}:
+            return kept(x)
+        return map_hypotheses(function, x, skip, kept)
+
     if isinstance(cache, dict):
-        return {key: x if key in skip else map_hypotheses(function, x, skip) for key, x in cache.items()}
+        return {key: of_key(key, x) for key, x in cache.items()}
     if isinstance(cache, (list, tuple)):
-        return [map_hypotheses(function, x, skip) for x in cache]
+        return [map_hypotheses(function, x, skip, kept) for x in cache]
     return function(cache)
 
 
@@ -299,6 +316,12 @@ def _has_state(cache):
     """Whether a part of the cache is not addressed by positions."""
     parts = cache.values() if isinstance(cache, dict) else cache if isinstance(cache, (list, tuple)) else ()
     return isinstance(cache, dict) and "state" in cache or any(map(_has_state, parts))
+
+
+def _grown(state):
+    """The state of a search with twice as many positions in its cache."""
+    grown = {name: state[name] for name in ("cache", "ancestors") if name in state}
+    return state | map_hypotheses(_doubled, grown, skip=("memory", "state"))
 
 
 def _doubled(x):

@@ -76,6 +76,6 @@ def check_options(model, format_name, supported, any_value):
         if value not in allowed[name]:
             raise UserError(
                 f"`{name}` must be one of {list(allowed[name])} in a model that {format_name} supports. Received: "
-                f"{name}={value!r}; choose another format, or train a model with another {name}"
+                f"{name}={value!r}; choose another format, or train a model with {name}={allowed[name][0]!r}"
             )
     return options

@@ -13,6 +13,7 @@ from keras_tfm import ops
 from keras_tfm.common.arguments import UserError, check, one_of
 from keras_tfm.layers import masks, recording
 from keras_tfm.layers.base import as_integer, as_matrices, clone, initializer, options_of
+from keras_tfm.layers.caches import capacity_of, check_capacity, fold_hypotheses
 from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.positions import SCHEMES, rotate
 from keras_tfm.layers.scores import MIXINGS, SCORES, attend, local_attention
@@ -147,13 +148,15 @@ class MultiHeadAttention(masks.MaskedLayer):
         if (memory is None) == (cache is None):
             received = "neither" if cache is None else "both"
             raise UserError(f"Either `memory` or a `cache` made from it must be given. Received: {received}")
+        if memory_mask is not None and len(memory_mask.shape) > 2:
+            memory_mask, attention_mask = None, masks.combine(memory_mask, attention_mask)
+        if cache is None and attention_mask is None and self.is_plain(training):
+            return self.plain_call(inputs, memory, mask, memory_mask)
         if cache is None:
             k, v = self.project(memory, self.key_dense, self.value_dense)
         else:
             k, v = ops.swap_heads(cache["k"]), ops.swap_heads(cache["v"])
             memory_mask = masks.combine(cache.get("mask"), memory_mask)
-        if memory_mask is not None and len(memory_mask.shape) > 2:
-            memory_mask, attention_mask = None, masks.combine(memory_mask, attention_mask)
         (q,) = self.project(inputs, self.query_dense)
         if cache is not None and attention_mask is None:
             q = fold_hypotheses(q, k)
@@ -185,6 +188,23 @@ class MultiHeadAttention(masks.MaskedLayer):
             output = self.call(*args, **kwargs)
         return output, maps[self.path][0]
 
+    def has_plain_weights(self, training):
+        """Whether weights are softmax(q kᵀ / √d), with no dropout, and nobody wants to see them."""
+        dropping = self.dropout is not None and training
+        usual = self.score == "scaled_dot" and self.mixing == "soft" and self.scheme.bias is None
+        return usual and not dropping and not recording.is_on()
+
+    def is_plain(self, training):
+        """Whether this is scaled dot-product attention of dense layers to all tokens, or all earlier ones."""
+        dense = self.query_dense, self.key_dense, self.value_dense
+        usual = self.heads != "narrow" and self.scheme == SCHEMES[None] and not self.window
+        return usual and not any(layer.quantization_mode for layer in dense) and self.has_plain_weights(training)
+
+    def plain_call(self, inputs, memory, mask, memory_mask):
+        """The output of `call` without a cache, if it `is_plain`."""
+        layers = self.query_dense, self.key_dense, self.value_dense
+        return self.finish(ops.projected_attention(inputs, memory, layers, mask, memory_mask, self.causal), None)
+
     def project(self, x, *layers):
         """(b, t, features) → (b, t, heads, head_dim) for each of the dense layers."""
         if self.heads != "narrow" and not any(layer.quantization_mode for layer in layers):
@@ -197,19 +217,20 @@ class MultiHeadAttention(masks.MaskedLayer):
             outputs.append(ops.static_reshape(y, (*ops.shape(x)[:2], *y.shape[2:])))
         return outputs
 
-    def context(self, q, k, v, key_mask=None, attention_mask=None, training=None, causal_mask=None, start=0):
+    def context(
+        self, q, k, v, key_mask=None, attention_mask=None, training=None, causal_mask=None, start=0, chosen=None
+    ):
         """The values averaged for each query, (b, q, h, d), by the cheapest method that is exact.
 
-        In a cached call, `causal_mask` is (1, q, k), for queries at positions `start, start + 1, …`.
+        In a cached call, `causal_mask` is (1, q, k), for queries at positions `start, start + 1, …`; with `chosen`, see
+        `attend`, it is (1, 1, t), and all queries are at the position `start`.
         """
         length, cached = ops.shape(q)[1], causal_mask is not None
         if not cached and attention_mask is None and not recording.is_on():
             if self.window and not (isinstance(length, int) and length <= 2 * self.window):
                 attend_block = partial(self.attend_with_weights, start=self.window, training=training)
                 return local_attention(attend_block, q, k, v, self.window, self.causal, key_mask)
-            dropping = self.dropout is not None and training
-            plain = self.score == "scaled_dot" and self.mixing == "soft" and self.scheme.bias is None and not dropping
-            if plain and not self.window:
+            if not self.window and self.has_plain_weights(training):
                 return ops.attention(q, k, v, key_mask, self.causal)
         lengths = ops.shape(causal_mask)[1:] if cached else (length, ops.shape(k)[1])
         if self.causal and not cached:
@@ -218,20 +239,21 @@ class MultiHeadAttention(masks.MaskedLayer):
         if cached and key_mask is None and attention_mask is None:
             # Every query sees its own token, so no row is empty and a bias can replace the mask, which costs more.
             mask_bias = ops.additive_mask(masks.combine(causal_mask, window_mask, rank=4))
-            return self.attend_with_weights(q, k, v, None, start, training, mask_bias)
+            return self.attend_with_weights(q, k, v, None, start, training, mask_bias, chosen)
         mask = masks.combine(key_mask, causal_mask, window_mask, attention_mask)
-        return self.attend_with_weights(q, k, v, mask, start, training)
+        return self.attend_with_weights(q, k, v, mask, start, training, None, chosen)
 
-    def attend_with_weights(self, q, k, v, mask, start=0, training=None, mask_bias=None):
+    def attend_with_weights(self, q, k, v, mask, start=0, training=None, mask_bias=None, chosen=None):
         """`attend` with the score, weights and position scheme of this layer; `mask_bias` is added to the scores."""
         score = partial(SCORES[self.score][0], **self.score_weights)
         bias = mask_bias
         if self.scheme.bias is not None:
-            distance = masks.distance(ops.shape(q)[1], ops.shape(k)[1], start)
+            lengths = (ops.shape(q)[1], ops.shape(k)[1]) if chosen is None else (1, ops.shape(chosen)[2])
+            distance = masks.distance(*lengths, start)
             bias = self.scheme.bias(distance, self.num_heads, self.causal, **self.position_weights)
             bias = bias if mask_bias is None else ops.cast(bias, "float32") + mask_bias
         dropout = partial(self.dropout, training=training) if self.dropout else None
-        context, weights = attend(q, k, v, score, MIXINGS[self.mixing], mask, bias, dropout)
+        context, weights = attend(q, k, v, score, MIXINGS[self.mixing], mask, bias, dropout, chosen)
         recording.record(self.path, weights)
         return context
 
@@ -319,6 +341,8 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         if return_attention_scores:
             given = {"mask": mask, "attention_mask": attention_mask, "training": training}
             return self.with_scores(inputs, **given, cache=cache)
+        if cache is None and attention_mask is None and self.is_plain(training):
+            return self.plain_call(inputs, inputs, mask, mask)
         q, k, v = self.project(inputs, self.query_dense, self.key_dense, self.value_dense)
         start, length = as_integer("cache_position", cache_position), ops.shape(inputs)[1]
         places = ops.arange(length, dtype="int32") + start
@@ -333,8 +357,10 @@ class MultiHeadSelfAttention(MultiHeadAttention):
             raise UserError("`mask` must be None for a cache that was made with masked=False. Received: a mask")
         causal_mask = cache.get("causal_mask")  # a decoder shares it among its blocks, and has checked the capacity
         if causal_mask is None:
-            capacity = ops.shape(cache["k"])[2]
+            capacity = capacity_of(cache)
             q, causal_mask = check_capacity(q, capacity, start), masks.causal(length, capacity, start)
+        if "ancestors" in cache:
+            return self._of_hypotheses(inputs, q, k, v, cache, attention_mask, causal_mask, start, training)
         updates = {"k": ops.swap_heads(k), "v": ops.swap_heads(v)}
         new = {name: ops.slice_update(cache[name], (0, 0, start, 0), updates[name]) for name in updates}
         if "mask" in cache:
@@ -343,6 +369,24 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         k, v = ops.swap_heads(new["k"]), ops.swap_heads(new["v"])
         context = self.context(q, k, v, new.get("mask"), attention_mask, training, causal_mask, start)
         return self.finish(context, mask), new
+
+    def _of_hypotheses(self, inputs, q, k, v, cache, attention_mask, causal_mask, start, training):
+        """The output for one token of each hypothesis, whose keys and values are in slots: `keras_tfm.decoding.search`.
+
+        The hypotheses of a source are queries of one row, so that its keys are read once.
+        """
+        check("inputs", tuple(inputs.shape), inputs.shape[1] == 1, "one token per row, for a cache with ancestors")
+        q, k, v = (fold_hypotheses(x, cache["k"]) for x in (q, k, v))  # (b, slot, h or g, d)
+        slots = cache["ancestors"].shape[1]
+        updates = {"k": ops.swap_heads(k), "v": ops.swap_heads(v)}
+        new = {name: ops.slice_update(cache[name], (0, 0, start * slots, 0), updates[name]) for name in updates}
+        k, v = ops.swap_heads(new["k"]), ops.swap_heads(new["v"])
+        chosen = ops.expand_dims(cache["ancestors"], -1) == ops.arange(slots, dtype="int32")  # (b, slot, t, slot)
+        if attention_mask is not None and attention_mask.shape[0] != 1:  # (b · n, h, 1, t) → (b, h, n, t)
+            attention_mask = ops.swap_heads(masks.combine(attention_mask, rank=4))
+            attention_mask = ops.swap_heads(fold_hypotheses(attention_mask, cache["k"]))
+        context = self.context(q, k, v, None, attention_mask, training, causal_mask, start, chosen)
+        return self.finish(ops.reshape(context, (ops.shape(inputs)[0], 1, *context.shape[2:])), None), new
 
     def init_cache(self, batch_size: int, max_length: int, masked: bool = True) -> Any:
         """A cache for keys and values (batch, kv_heads, max_length, head_dim) and, if `masked`, for the calls' masks.
@@ -353,24 +397,3 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         zeros = ops.zeros((batch_size, self.num_kv_heads, max_length, self.head_dim), dtype=self.compute_dtype)
         cache = {"k": zeros, "v": zeros}
         return {**cache, "mask": ops.zeros((batch_size, max_length), dtype="bool")} if masked else cache
-
-
-def fold_hypotheses(q, k):
-    """Turns rows of queries that share one row of keys into one row: (b · n, q, h, d) → (b, n · q, h, d)."""
-    rows, sources = ops.shape(q)[0], ops.shape(k)[0]
-    if not ops.is_tensor(rows) and rows == sources:
-        return q
-    at_least_one = ops.maximum(sources, 1) if ops.is_tensor(sources) else sources
-    return ops.reshape(q, (sources, rows // at_least_one * ops.shape(q)[1], *q.shape[2:]))
-
-
-def check_capacity(x, capacity, start):
-    """`x` (b, t, …) if it fits into a cache of `capacity` tokens from `start` on, else an error; NaN in a graph."""
-    first, count = ops.known_value(start), ops.shape(x)[1]
-    if first is None or not (isinstance(capacity, int) and isinstance(count, int)):
-        return ops.where(ops.logical_and(start >= 0, start + count <= capacity), x, math.nan)
-    if first < 0 or first + count > capacity:
-        raise UserError(
-            f"`cache` must have capacity for all tokens. Received: {capacity=}, {count} tokens from {first}"
-        )
-    return x

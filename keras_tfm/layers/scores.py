@@ -84,6 +84,7 @@ def attend(
     mask: Any = None,
     bias: Any = None,
     dropout: Callable | None = None,
+    chosen: Any = None,
 ) -> Any:
     """Averages the values, weighted by how well the queries match the keys.
 
@@ -93,6 +94,8 @@ def attend(
         mask: booleans, True = may attend: (b, k), (b or 1, q, k) or (b or 1, h or 1, q, k).
         bias: added to the scores, broadcast to (b, h, q, k).
         dropout: function applied to the weights.
+        chosen: booleans (b, q, t, s), if there are keys in s slots at each of t positions, k = t · s: the slot that a
+            query sees at each position. Mask, bias and weights are then those of t positions.
 
     Returns:
         context (b, q, h, d) and float32 weights (b, h, q, k); both are zero for queries that may attend to nothing.
@@ -104,10 +107,16 @@ def attend(
     """
     mask = masks.combine(masks.check("mask", mask), rank=4)
     scores = ops.cast(score(q, k), "float32")
+    if chosen is not None:
+        slots = ops.static_reshape(scores, (*ops.shape(scores)[:3], *ops.shape(chosen)[2:]))
+        scores = ops.sum(ops.where(chosen[:, None], slots, 0.0), axis=-1)  # (b, h, q, t)
     if bias is not None:
         scores = scores + ops.cast(bias, "float32")
     weights = mixing(scores, mask)
     dropped = ops.cast(weights if dropout is None else dropout(weights), v.dtype)
+    if chosen is not None:
+        slots = ops.where(chosen[:, None], ops.expand_dims(dropped, -1), 0)  # (b, h, q, t, s)
+        dropped = ops.static_reshape(slots, (*ops.shape(dropped)[:3], ops.shape(k)[1]))
     mixed = ops.matmul(ops.group_heads(dropped, v.shape[2]), ops.swap_heads(v))
     context = ops.swap_heads(ops.group_heads(mixed, q.shape[2]))
     if mask is None:

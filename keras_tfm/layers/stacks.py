@@ -9,9 +9,9 @@ import keras
 from keras_tfm import ops
 from keras_tfm.common.arguments import UserError, one_of, positive
 from keras_tfm.layers import masks
-from keras_tfm.layers.attention import check_capacity
 from keras_tfm.layers.base import as_integer, options_of
 from keras_tfm.layers.blocks import TransformerDecoderBlock, TransformerEncoderBlock, normalization
+from keras_tfm.layers.caches import capacity_of, check_capacity
 from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.positions import ENCODINGS, SCHEMES, PositionalEncoding
 
@@ -246,7 +246,7 @@ class TransformerDecoder(Stack):
             return self.through_blocks(inputs, position_ids, training, return_hidden_states, **given)
         if return_hidden_states:
             raise UserError("`return_hidden_states` must be False in a call with a `cache`. Received: both")
-        start, capacity = as_integer("cache_position", cache_position), ops.shape(cache[0]["self"]["k"])[2]
+        start, capacity = as_integer("cache_position", cache_position), capacity_of(cache[0]["self"])
         x, new_cache = check_capacity(inputs, capacity, start), []
         causal_mask = masks.causal(ops.shape(inputs)[1], capacity, start)
         for number, (block, old) in enumerate(zip(self.blocks, cache, strict=True)):

@@ -8,8 +8,8 @@ import keras
 from keras_tfm import ops
 from keras_tfm.common.arguments import one_of
 from keras_tfm.layers import PositionalEncoding, recording, scores
-from keras_tfm.layers.attention import fold_hypotheses
 from keras_tfm.layers.base import clone, options_of
+from keras_tfm.layers.caches import fold_hypotheses
 from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.masks import MaskedLayer
 from keras_tfm.layers.positions import ENCODINGS

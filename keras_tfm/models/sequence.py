@@ -5,10 +5,11 @@ import threading
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_tfm import ops
 from keras_tfm.common.arguments import NotFinite, UserError, one_of
-from keras_tfm.runtimes import devices
+from keras_tfm.runtimes import devices, machine
 
 
 def only_tensors(value):
@@ -71,9 +72,11 @@ class SequenceModel(keras.Model):
     def check_finite(self, name=None):
         """Raises an error, in which the model is called `name`, if a weight is NaN or infinite."""
         with self.running:
-            # on the device: to copy all weights of a large model takes long
             weights = [weight for weight in self.weights if "float" in keras.backend.standardize_dtype(weight.dtype)]
-            finite = ops.convert_to_numpy(ops.stack([ops.all(ops.isfinite(weight)) for weight in weights]))
+            if machine.current().accelerated:  # where to copy all weights of a large model takes long
+                finite = ops.convert_to_numpy(ops.stack([ops.all(ops.isfinite(weight)) for weight in weights]))
+            else:  # JAX would compile a program for each shape
+                finite = [np.isfinite(array).all() for array in ops.to_numpy(weights)]
             wrong = [weight.path for weight, fine in zip(weights, finite, strict=True) if not fine]
         if wrong:
             more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""

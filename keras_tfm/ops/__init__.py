@@ -7,7 +7,7 @@ traced for: by default that of Keras' backend (`jax.py`, `tensorflow.py` or `tor
 
 from keras.ops import *  # noqa: F403
 
-from keras_tfm.ops.runtime import backend, current, take_each, using
+from keras_tfm.ops.runtime import backend, current, projected_attention, take_each, using
 from keras_tfm.ops.tensors import (
     additive_mask,
     group_heads,

@@ -1,12 +1,15 @@
-"""JAX: gradients of our own where JAX' would copy, transpose or scatter large arrays, and cuDNN's attention."""
+"""JAX: gradients of our own where JAX' would copy, transpose or scatter large arrays; on GPUs, kernels of our own."""
+
+import functools
 
 import jax
+import keras
 import numpy as np
 from jax import lax
 from jax import numpy as jnp
 from keras import ops
 
-from keras_tfm.ops import plain
+from keras_tfm.ops import plain, xla_flags
 from keras_tfm.ops.plain import *  # noqa: F403
 
 
@@ -76,21 +79,26 @@ def embed(table, ids):
     return take(table, ids.reshape(-1)).reshape(*ids.shape, table.shape[1])
 
 
+def layer_norm(layer, x):
+    """By one kernel on GPUs, where XLA needs three, and seven for the gradient."""
+    kernels = triton()
+    if kernels is None or not plain.is_simple_norm(layer, x) or not kernels.suits_norm(x):
+        return plain.layer_norm(layer, x)
+    return kernels.layer_norm(x, ops.cast(layer.gamma, "float32"), ops.cast(layer.beta, "float32"), layer.epsilon)
+
+
 def crossentropy(labels, logits, smoothing=0.0):
-    """Reads the logits once, and holds no second copy of them in float32."""
+    """Holds no second copy of the logits in float32."""
     labels, logits = ops.cast(labels, "int32"), ops.convert_to_tensor(logits)
     share = smoothing / logits.shape[-1]
+    sums = _sums_in_one_pass if jax.default_backend() == "gpu" else _sums
 
     def forwards(logits):
         wide = logits.astype("float32")
-        highest = jnp.max(wide, axis=-1, keepdims=True)
-        lowered = wide - highest  # both sums below read it, in one pass
-        log_total = jnp.log(jnp.sum(jnp.exp(lowered), axis=-1))
-        chosen = jnp.take_along_axis(wide, labels[..., None], axis=-1) - highest
-        losses = log_total - (1 - smoothing) * chosen[..., 0]
-        if smoothing:
-            losses = losses - smoothing * jnp.mean(lowered, axis=-1)
-        return losses, (logits, highest[..., 0] + log_total)
+        normalizer, mean = sums(wide)
+        chosen = jnp.take_along_axis(wide, labels[..., None], axis=-1)[..., 0]
+        losses = normalizer - (1 - smoothing) * chosen
+        return losses - smoothing * mean if smoothing else losses, (logits, normalizer)
 
     def gradient(saved, upstream):
         logits, normalizer = saved
@@ -103,8 +111,47 @@ def crossentropy(labels, logits, smoothing=0.0):
     return losses(logits)
 
 
+def _sums(x):
+    """log Σ exp(x) and the mean of x (…, n)."""
+    highest = jnp.max(x, axis=-1, keepdims=True)
+    lowered = x - highest  # both sums read it, in one pass
+    return highest[..., 0] + jnp.log(jnp.sum(jnp.exp(lowered), axis=-1)), jnp.mean(x, axis=-1)
+
+
+def _sums_in_one_pass(x):
+    """`_sums`, with a sum of exponentials that changes its scale whenever it meets a higher value."""
+
+    def add(left, right):
+        (highest, total, plain_sum), (other, other_total, other_sum) = left, right
+        factor = jnp.exp(-jnp.abs(highest - other))
+        total = jnp.where(highest > other, total + other_total * factor, total * factor + other_total)
+        return jnp.maximum(highest, other), total, plain_sum + other_sum
+
+    lowest, zero = np.float32(-1e30), np.float32(0)
+    highest, total, plain_sum = lax.reduce((x, jnp.ones_like(x), x), (lowest, zero, zero), add, (x.ndim - 1,))
+    return highest + jnp.log(total), plain_sum / x.shape[-1]
+
+
+@functools.cache
+def _find_triton():
+    """The kernels for GPUs, or None where they have not been tried: only Hopper GPUs and known versions of JAX."""
+    device = jax.devices()[0]
+    if getattr(device, "compute_capability", None) != "9.0" or not xla_flags.are_known():
+        return None
+    from keras_tfm.ops import triton
+
+    return triton
+
+
+def triton():
+    """The kernels for GPUs, or None: on other devices, and on several, among which XLA cannot divide them."""
+    return None if keras.distribution.distribution() is not None else _find_triton()
+
+
 def attention(q, k, v, key_mask=None, causal=False):
-    """By cuDNN on GPUs, unless there is one query per row; XLA on CPUs cannot multiply float16 matrices."""
+    """By kernels for GPUs, unless there is one query per row; XLA on CPUs cannot multiply float16 matrices."""
+    if key_mask is not None and packs_attention([x.shape[2:] for x in (q, k, v)], q.dtype, q.shape[1], k.shape[1]):
+        return packed_attention([x[:, :, None] for x in (q, k, v)], key_mask, None, causal)
     if key_mask is not None and jax.default_backend() == "gpu" and q.shape[1] > 1:
         return _cudnn_attention(q, k, v, key_mask, causal)
     if jax.default_backend() == "cpu" and q.dtype == "float16":
@@ -113,6 +160,17 @@ def attention(q, k, v, key_mask=None, causal=False):
 
 
 short_attention = attention
+
+
+def packs_attention(heads, dtype, queries, keys):
+    kernels = triton()
+    return kernels is not None and queries > 1 and kernels.suits(heads, dtype, queries, keys)
+
+
+def packed_attention(projections, key_mask, query_mask, causal):
+    """Attention of what one, two or three products have computed, (batch, length, 3 or less, heads, head_dim) each."""
+    key_mask = jnp.ones(projections[-1].shape[:2], "bool") if key_mask is None else key_mask
+    return triton().attention(tuple(projections), key_mask, query_mask, causal)
 
 
 def _cudnn_attention(q, k, v, key_mask, causal):

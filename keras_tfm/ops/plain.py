@@ -31,6 +31,13 @@ def layer_norm(layer, x):
     return keras.layers.LayerNormalization.call(layer, x)
 
 
+def is_simple_norm(layer, x):
+    """Whether a norm layer normalizes the last axis of x and has a scale and an offset."""
+    axes = layer.axis if isinstance(layer.axis, (list, tuple)) else [layer.axis]
+    last = [axis % len(x.shape) for axis in axes] == [len(x.shape) - 1]
+    return last and layer.center and layer.scale and not layer.rms_scaling
+
+
 def crossentropy(labels, logits, smoothing=0.0):
     """−Σ q log p, where q gives a label the probability 1 − `smoothing` and spreads the rest over the vocabulary.
 
@@ -79,6 +86,11 @@ def keras_attention(q, k, v, key_mask=None, causal=False):
         return attention(q, k, v, key_mask, causal)
     q = q * q.shape[-1] ** -0.5  # scaled before the product, which overflows float16 less easily
     return ops.dot_product_attention(q, k, v, scale=1.0, is_causal=causal)
+
+
+def packs_attention(heads, dtype, queries, keys):
+    """Whether `packed_attention` exists for these heads, [(number, head_dim)] × 3, and numbers of tokens."""
+    return False
 
 
 def random_bits(shape, seed_generator):

@@ -70,9 +70,9 @@ def padded_to(x, size):
 
 def take_each(x, places):
     """The entries of x (b, n, …) at places (b, m), row by row: (b, m, …)."""
-    flat = ops.reshape(x, (-1, *x.shape[2:]))
-    rows = current().take(flat, flat_places(places, ops.shape(x)[1]), axis=0)
-    return ops.reshape(rows, (*ops.shape(places), *x.shape[2:]))
+    _, size, *rest = ops.shape(x)
+    rows = current().take(ops.reshape(x, (-1, *rest)), flat_places(places, size), axis=0)
+    return ops.reshape(rows, (*ops.shape(places), *rest))
 
 
 def flat_places(places, size):
@@ -81,15 +81,18 @@ def flat_places(places, size):
     return ops.reshape(ops.cast(places, "int32") + first, (-1,))
 
 
-def joined_dense(x, *layers, matmul, add_bias=ops.add):
-    """Outputs of dense layers with one input (…, features), by one `matmul(x, kernel)`; all have biases, or none.
+def affine(x, kernel, bias=None, matmul=backend.matmul, add_bias=ops.add):
+    """x (…, features) times a kernel (features, n), plus a bias (n,) if there is one: (…, n)."""
+    product = matmul(x, kernel)
+    return product if bias is None else add_bias(product, bias)
 
-    They are computed in the layers' compute dtype: Keras casts weights and inputs only inside of a layer's call.
+
+def joined_dense(x, *layers, affine):
+    """Outputs of dense layers with one input (…, features), by one `affine(x, kernel, bias)`.
+
+    All layers have biases, or none.
     """
-    dtype = layers[0].compute_dtype
-    joined = matmul(ops.cast(x, dtype), _joined([layer.kernel for layer in layers], (x.shape[-1], -1), dtype))
-    if layers[0].bias is not None:
-        joined = add_bias(joined, _joined([layer.bias for layer in layers], (-1,), dtype))
+    joined = _product(x, layers, affine)
     sizes = [math.prod(layer.kernel.shape) // x.shape[-1] for layer in layers]
     parts = ops.split(joined, np.cumsum(sizes)[:-1].tolist(), axis=-1) if len(layers) > 1 else [joined]
     outputs = []
@@ -98,6 +101,17 @@ def joined_dense(x, *layers, matmul, add_bias=ops.add):
         activation = backend.relu if layer.activation is keras.activations.relu else layer.activation
         outputs.append(activation(static_reshape(part, shape)))
     return outputs
+
+
+def _product(x, layers, affine):
+    """The outputs of dense layers, one behind the other, before their activations: (…, sum of their sizes).
+
+    They are computed in the layers' compute dtype: Keras casts weights and inputs only inside of a layer's call.
+    """
+    dtype = layers[0].compute_dtype
+    kernel = _joined([layer.kernel for layer in layers], (x.shape[-1], -1), dtype)
+    bias = None if layers[0].bias is None else _joined([layer.bias for layer in layers], (-1,), dtype)
+    return affine(ops.cast(x, dtype), kernel, bias)
 
 
 def _output_shape(layer):
@@ -118,11 +132,11 @@ def _joined(weights, shape, dtype):
     return current().hoist(lambda: ops.concatenate([*parts], axis=-1))
 
 
-def dense(x, *layers, add_bias=ops.add):
+def dense(x, *layers, affine=affine):
     """Outputs of dense layers of Keras that share their input (…, features), by one product of two matrices."""
     if any(layer.quantization_mode for layer in layers):
         return [layer(x) for layer in layers]
-    outputs = joined_dense(_as_rows(x), *layers, matmul=backend.matmul, add_bias=add_bias)
+    outputs = joined_dense(_as_rows(x), *layers, affine=affine)
     return [_in_shape(x, y) for y in outputs]
 
 
@@ -139,6 +153,30 @@ def _as_rows(x):
 def _in_shape(x, rows):
     """Rows (n, …) of what has been computed from x (…, features), with the first axes of x."""
     return static_reshape(rows, (*ops.shape(x)[:-1], *rows.shape[1:]))
+
+
+def projected_attention(inputs, memory, layers, mask=None, key_mask=None, causal=False):
+    """`attention` of inputs to a memory, through the dense layers that make queries, keys and values of them.
+
+    Args:
+        inputs, memory: (batch, query, features) and (batch, key, features).
+        layers: for queries, keys and values.
+        mask: None or (batch, query), False where the context is to be zero.
+        key_mask, causal: as for `attention`.
+
+    Returns:
+        context (batch, query, heads, head_dim).
+    """
+    pairs = [(inputs, layers)] if memory is inputs else [(inputs, layers[:1]), (memory, layers[1:])]
+    heads = [_output_shape(layer) for layer in layers]
+    if backend.packs_attention(heads, layers[0].compute_dtype, inputs.shape[1], memory.shape[1]):
+        products = [_in_shape(x, _product(_as_rows(x), some, affine)) for x, some in pairs]
+        return backend.packed_attention(
+            [ops.reshape(x, (*x.shape[:2], -1, *heads[0])) for x in products], key_mask, mask, causal
+        )
+    q, k, v = (y for x, some in pairs for y in current().dense(x, *some))
+    context = current().attention(q, k, v, key_mask, causal)
+    return context if mask is None else ops.where(ops.expand_dims(mask, (2, 3)), context, 0)
 
 
 def recurrent(layer, x, states):
@@ -163,6 +201,7 @@ class Runtime(NamedTuple):
     recurrent: Callable = recurrent
     hoist: Callable = lambda make: make()  # computes what depends on weights only, before a loop and not in each step
     compacts_batches: bool = False  # whether a search gathers unfinished rows into smaller batches
+    keeps_caches: bool = False  # whether a beam leaves keys and values in place, and reorders a table of their slots
 
 
 DEFAULT = Runtime()

@@ -8,13 +8,6 @@ from keras_tfm.ops.blockwise import BLOCK, blockwise_attention
 from keras_tfm.ops.plain import *  # noqa: F403
 
 
-def is_plain(layer, x):
-    """Whether a norm layer normalizes the last axis of x and has a scale and an offset."""
-    axes = layer.axis if isinstance(layer.axis, (list, tuple)) else [layer.axis]
-    last = [axis % len(x.shape) for axis in axes] == [len(x.shape) - 1]
-    return last and layer.center and layer.scale and not layer.rms_scaling
-
-
 def standardized(x, epsilon):
     """x (…, features) with mean 0 and variance 1 in float32, and the factor (…, 1) that made its variance 1."""
     wide = ops.cast(x, "float32")
@@ -25,7 +18,7 @@ def standardized(x, epsilon):
 
 def layer_norm(layer, x):
     """With a gradient of fewer steps than that of Keras' layer."""
-    if not is_plain(layer, x):
+    if not plain.is_simple_norm(layer, x):
         return plain.layer_norm(layer, x)
 
     @tf.custom_gradient

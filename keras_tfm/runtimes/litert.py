@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras import ops
 
 from keras_tfm.ops import plain
-from keras_tfm.ops.runtime import DEFAULT, NEVER, chunk_sizes, joined_dense, masked_columns, padded_to
+from keras_tfm.ops.runtime import DEFAULT, NEVER, affine, chunk_sizes, joined_dense, masked_columns, padded_to
 from keras_tfm.runtimes.saved_model import embed, layer_norm, take
 
 MAX_CANDIDATES = 16  # up to this many, finding columns to drop takes less time than masking them
@@ -67,7 +67,7 @@ def _recurrent(layer, x, states):
 
 
 LITERT = DEFAULT._replace(
-    dense=functools.partial(joined_dense, matmul=_product),
+    dense=functools.partial(joined_dense, affine=functools.partial(affine, matmul=_product)),
     logits=_logits,
     attention=plain.attention,  # Keras' fused attention transposes more
     layer_norm=layer_norm,

@@ -4,7 +4,7 @@ import functools
 
 from keras import ops
 
-from keras_tfm.ops.runtime import INFERENCE, joined_dense
+from keras_tfm.ops.runtime import INFERENCE, affine, joined_dense
 
 
 def _slice_update(x, starts, updates):
@@ -15,5 +15,5 @@ def _slice_update(x, starts, updates):
 
 
 # without flattened rows: tf2onnx would join their reshape wrongly with a later one of one head
-_dense = functools.partial(joined_dense, matmul=ops.matmul)
+_dense = functools.partial(joined_dense, affine=functools.partial(affine, matmul=ops.matmul))
 ONNX = INFERENCE._replace(slice_update=_slice_update, dense=_dense)

@@ -6,6 +6,7 @@ import functools
 import keras
 
 from keras_tfm import ops
+from keras_tfm.ops import xla_flags
 from keras_tfm.runtimes import machine
 from keras_tfm.runtimes.xla import XLA, XLA_ON_GPU
 
@@ -46,9 +47,12 @@ class _JaxProgram:
         self.function, self.variables = function, variables
         self.locks = sorted(locks, key=id)  # every thread takes them in the same order
         accelerated = machine.current().accelerated
-        quick = {"xla_backend_optimization_level": 0} if not optimize and not accelerated else None
+        if accelerated:
+            options = xla_flags.GRAPH_OPTIONS if jax.default_backend() == "gpu" and xla_flags.are_known() else None
+        else:
+            options = None if optimize else {"xla_backend_optimization_level": 0}
         run = self._run_hoisted if accelerated else self._run
-        self.program = jax.jit(run, static_argnums=2, compiler_options=quick)
+        self.program = jax.jit(run, static_argnums=2, compiler_options=options)
 
     def _run(self, values, array, size):
         with keras.StatelessScope(state_mapping=list(zip(self.variables, values, strict=True))):

@@ -6,8 +6,9 @@ import tensorflow as tf
 from keras import ops
 
 from keras_tfm.ops import plain
-from keras_tfm.ops.runtime import INFERENCE, dense, logits
-from keras_tfm.ops.tensorflow import is_plain, standardized
+from keras_tfm.ops.plain import is_simple_norm
+from keras_tfm.ops.runtime import INFERENCE, affine, dense, logits
+from keras_tfm.ops.tensorflow import standardized
 
 
 def saved_model():
@@ -23,7 +24,7 @@ def saved_model():
 
     return INFERENCE._replace(
         hoist=hoist,
-        dense=functools.partial(dense, add_bias=tf.nn.bias_add),
+        dense=functools.partial(dense, affine=functools.partial(affine, add_bias=tf.nn.bias_add)),
         logits=functools.partial(logits, matmul=_matmul_transposed),
         layer_norm=layer_norm,
         embed=embed,
@@ -42,7 +43,7 @@ def embed(table, ids):
 
 def layer_norm(layer, x):
     """Keras' layer norm with fewer operators."""
-    if not is_plain(layer, x):
+    if not is_simple_norm(layer, x):
         return plain.layer_norm(layer, x)
     unit, _ = standardized(x, layer.epsilon)
     return ops.cast(unit * ops.cast(layer.gamma, "float32") + ops.cast(layer.beta, "float32"), layer.compute_dtype)

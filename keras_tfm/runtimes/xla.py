@@ -6,7 +6,7 @@ import math
 import keras
 from keras import ops
 
-from keras_tfm.ops.runtime import DEFAULT, INFERENCE, chunked_top_k, joined_dense
+from keras_tfm.ops.runtime import DEFAULT, INFERENCE, affine, chunked_top_k, joined_dense, masked_columns
 
 FEW_ROWS = 16  # from 2 rows to this many, `_product_of_few` is faster on a CPU
 
@@ -31,9 +31,13 @@ def _product_of_few(x, kernel=None, table=None):
     return ops.reshape(products, (*x.shape[:-1], table.shape[0]))
 
 
+def _affine_of_few(x, kernel, bias=None):
+    return affine(x, kernel, bias, _product_of_few)
+
+
 def _dense(x, *layers):
     joins = _few(x) and not any(layer.quantization_mode for layer in layers)
-    return joined_dense(x, *layers, matmul=_product_of_few) if joins else DEFAULT.dense(x, *layers)
+    return joined_dense(x, *layers, affine=_affine_of_few) if joins else DEFAULT.dense(x, *layers)
 
 
 def _logits(x, table):
@@ -53,24 +57,41 @@ XLA = INFERENCE._replace(
     logits=_logits,
     best_k=functools.partial(chunked_top_k, maxima=_maxima_by_halves),
     compacts_batches=True,
+    keeps_caches=True,
 )
 
 
-def _product_of_one(x, kernel):
-    """A single row x (1, …, k) times a kernel (k, n): sums along the rows of the transposed kernel.
+ROWS_OF_SUMS = 4  # up to this many rows, `_affine_by_sums` is faster on a GPU
 
-    A GPU does that in one pass; of the product as it stands, XLA writes all terms to memory, and then adds them up.
+
+def _affine_by_sums(x, kernel, bias=None):
+    """A few rows x (…, k) times a kernel (k, n), plus a bias: sums along the rows of the transposed kernel.
+
+    A GPU does that in one pass, the bias included if each term has a share of it; for a product of matrices, it needs
+    several kernels, which pad the rows.
     """
-    terms = ops.cast(ops.transpose(kernel), "float32") * ops.cast(ops.reshape(x, (1, -1)), "float32")
+    rows = ops.cast(ops.reshape(x, (-1, 1, x.shape[-1])), "float32")
+    terms = ops.cast(ops.transpose(kernel), "float32") * rows  # (rows, n, k)
+    if bias is not None:
+        terms = terms + ops.cast(bias, "float32")[:, None] / x.shape[-1]
     return ops.cast(ops.reshape(ops.sum(terms, axis=-1), (*x.shape[:-1], kernel.shape[1])), x.dtype)
 
 
 def _dense_on_gpu(x, *layers):
-    joins = (
-        None not in x.shape and math.prod(x.shape[:-1]) == 1 and not any(layer.quantization_mode for layer in layers)
-    )
-    return joined_dense(x, *layers, matmul=_product_of_one) if joins else DEFAULT.dense(x, *layers)
+    few = None not in x.shape and math.prod(x.shape[:-1]) <= ROWS_OF_SUMS
+    sums = few and not any(layer.quantization_mode for layer in layers)
+    return joined_dense(x, *layers, affine=_affine_by_sums) if sums else DEFAULT.dense(x, *layers)
+
+
+def _best_on_gpu(x, k, without=()):
+    """`chunked_top_k`; the best one alone by a reduction, where sorting would take several kernels."""
+    if k > 1:
+        return chunked_top_k(x, k, without)
+    x = masked_columns(x, without)
+    return ops.max(x, axis=1, keepdims=True), ops.cast(ops.argmax(x, axis=1, keepdims=True), "int32")
 
 
 # A step takes a GPU about as long for a few rows as for many, so batches keep their size.
-XLA_ON_GPU = INFERENCE._replace(dense=_dense_on_gpu)
+XLA_ON_GPU = INFERENCE._replace(
+    dense=_dense_on_gpu, layer_norm=DEFAULT.layer_norm, best_k=_best_on_gpu, keeps_caches=True
+)

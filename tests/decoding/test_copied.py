@@ -3,7 +3,17 @@ import functools
 import keras
 import numpy as np
 import pytest
-from conftest import BACKEND, array, assert_close, normal, parametrize_all, refused, run, spread
+from conftest import (
+    BACKEND,
+    SLOW_ON_TENSORFLOW,
+    array,
+    assert_close,
+    normal,
+    parametrize_all,
+    refused,
+    run,
+    spread,
+)
 from test_search import MODEL, STATES, VOCABULARY, Language
 
 from keras_tfm import ops
@@ -113,7 +123,7 @@ def test_tokens_of_a_prefix_count_also_behind_a_free_position():
         assert counts(ids).tolist() == expected and ((ids[:, :3] == prefix) | (prefix == 0)).all()
 
 
-@pytest.mark.parametrize("way", ["sample", "greedy", 2])
+@pytest.mark.parametrize("way", ["sample", pytest.param("greedy", marks=SLOW_ON_TENSORFLOW), 2])
 @pytest.mark.parametrize("constraints", [{}, {"prefix": 5 * RNG.integers(0, 2, (MIN_SIZE_TO_COMPACT + 2, 3))}])
 def test_a_search_in_groups_equals_one_of_all_rows(way, constraints):
     rows, length, language = MIN_SIZE_TO_COMPACT + 2, MIN_SIZE_TO_COMPACT + 1, Language()

@@ -3,7 +3,7 @@ import json
 import keras
 import numpy as np
 import pytest
-from conftest import array, refused, run, spread
+from conftest import SLOW_ON_TENSORFLOW, array, refused, run, spread
 from test_search import STATES, TABLE, TEXTS, VOCABULARY, Language
 
 from keras_tfm import ops
@@ -18,7 +18,12 @@ LANGUAGE = Language(TABLE + 2.0 * (np.arange(VOCABULARY) == END))  # ends now an
 
 
 @pytest.mark.parametrize(
-    "sampler", [Greedy(min_length=3), Sample(0.7, top_k=4, seed=3), Beam(2, suppress_tokens=[5], copied_tokens=[3])]
+    "sampler",
+    [
+        pytest.param(Greedy(min_length=3), marks=SLOW_ON_TENSORFLOW),
+        Sample(0.7, top_k=4, seed=3),
+        Beam(2, suppress_tokens=[5], copied_tokens=[3]),
+    ],
 )
 def test_a_compiled_search_equals_an_eager_one_for_every_batch_size(sampler):
     program = compiled(sampler, LANGUAGE.prefill, LANGUAGE.step)

@@ -4,7 +4,18 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from conftest import BACKEND, array, assert_close, compiled, normal, parametrize_all, refused, run, spread
+from conftest import (
+    BACKEND,
+    SLOW_ON_TENSORFLOW,
+    array,
+    assert_close,
+    compiled,
+    normal,
+    parametrize_all,
+    refused,
+    run,
+    spread,
+)
 
 from keras_tfm import ops
 from keras_tfm.decoding import NEVER, PENALTIES, Constraints, Ensemble, beam_search, greedy, sample
@@ -172,8 +183,11 @@ def language_or(model, name):
 EVERY_MODEL = pytest.mark.parametrize("name", ["language", "transformer"])
 
 
+CONSTRAINED = {"min_length": 4, "suppress_tokens": (5,), "no_repeat_ngram_size": 2}
+
+
 @EVERY_MODEL
-@pytest.mark.parametrize("constraints", [{}, {"min_length": 4, "suppress_tokens": (5,), "no_repeat_ngram_size": 2}])
+@pytest.mark.parametrize("constraints", [{}, pytest.param(CONSTRAINED, marks=SLOW_ON_TENSORFLOW)])
 def test_greedy_equals_a_beam_of_one(name, constraints, model):
     spoken, sources = language_or(model, name)
 
@@ -201,7 +215,11 @@ def test_a_row_depends_neither_on_its_batch_nor_on_its_place(name, model):
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow's loops may change the shapes of tensors")
 @pytest.mark.parametrize(
-    "decode", [greedy, functools.partial(beam_search, num_beams=3, n_best=3)], ids=["greedy", "beam"]
+    "decode",
+    [
+        pytest.param(greedy, id="greedy", marks=SLOW_ON_TENSORFLOW),
+        pytest.param(functools.partial(beam_search, num_beams=3, n_best=3), id="beam"),
+    ],
 )
 def test_a_cache_that_doubles_changes_nothing(decode, model):
     search = functools.partial(decode, model.prefill, model.step, TEXTS, max_length=9, min_length=5)
@@ -470,7 +488,7 @@ def test_each_row_may_have_a_limit_of_its_own():
         assert array(together)[row, 0, :limit].tolist() == array(alone[row])[0, 0].tolist()
 
 
-@pytest.mark.parametrize("way", ["sample", "greedy", "beam"])
+@pytest.mark.parametrize("way", ["sample", pytest.param("greedy", marks=SLOW_ON_TENSORFLOW), "beam"])
 def test_a_search_in_groups_equals_one_of_all_rows(way):
     rows, length, language, rng = MIN_SIZE_TO_COMPACT + 2, MIN_SIZE_TO_COMPACT + 1, Language(), np.random.default_rng(0)
     sources, options = rng.integers(0, STATES, (rows, 3)), {"min_length": 3}

@@ -25,6 +25,7 @@ def test_other_backends_say_where_to_export(tmp_path):
 
 @pytest.mark.slow
 @IN_TENSORFLOW
+@pytest.mark.usefixtures("little_garbage")
 def test_a_quantized_model_is_refused_where_its_weights_would_be_misread(tmp_path):
     translator = small_translator("bytes")
     translator.models[0].quantize("int8")

@@ -28,7 +28,7 @@ def test_texts_to_compare_on_are_in_all_languages_in_turn():
 @pytest.mark.filterwarnings(CANNOT_COPY)
 @pytest.mark.usefixtures("one_width")
 @pytest.mark.parametrize(
-    "format", [format if format == "litert" else pytest.param(format, marks=pytest.mark.slow) for format in FORMS]
+    "format", [format if format == "ctranslate2" else pytest.param(format, marks=pytest.mark.slow) for format in FORMS]
 )
 def test_every_format_has_the_languages_and_placeholders_of_the_model(format, tmp_path):
     pytest.importorskip(NEEDS[format], reason=f"{NEEDS[format]} is not installed")

@@ -261,6 +261,7 @@ def test_any_number_of_features_and_heads(width, num_heads):
 
 
 @once
+@pytest.mark.usefixtures("little_garbage")
 def test_any_number_of_quantized_heads():
     inputs = keras.Input((None, 2))
     model = spread(keras.Model(inputs, MultiHeadSelfAttention(2, causal=True)(inputs)), 0.5)

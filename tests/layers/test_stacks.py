@@ -109,6 +109,7 @@ def test_masks_reach_every_block():
 
 
 @once  # JAX quantizes a whole model in test_sequence.py
+@pytest.mark.usefixtures("little_garbage")
 def test_a_stack_is_quantized_like_any_layer():
     inputs = keras.Input((None, 8))
     model = keras.Model(inputs, TransformerEncoder(**SIZES)(inputs))

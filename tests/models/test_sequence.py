@@ -1,4 +1,3 @@
-import gc
 import inspect
 import json
 
@@ -49,6 +48,7 @@ def test_precision_and_name_reach_every_layer_and_are_saved(builder, tmp_path):
 
 @pytest.mark.slow
 @once
+@pytest.mark.usefixtures("little_garbage")
 def test_no_more_is_built_than_a_file_holds(tmp_path):
     """Every model fits into its own file, quantized or not, and none with a size that is too large."""
     built = [build(100) for build in KINDS.values()] + [build() for build in BUILDS.values()]
@@ -65,7 +65,7 @@ def test_no_more_is_built_than_a_file_holds(tmp_path):
     for huge in ({"heads": "wide", "num_heads": 10**9}, {"positions": "learned", "max_length": 10**9}):
         with pytest.raises(ValueError, match="cannot hold"):
             loading.check_capacity(model.arguments | huge, *held)
-    model = BUILDS["transformer"]()
+    model = transformer(10, **SIZES | {"num_layers": 1})
     model.quantize("int4")
     model.save(tmp_path / "model.keras")
     assert loading.load_keras(tmp_path / "model.keras").quantization
@@ -112,10 +112,10 @@ def answers(model):
 @pytest.mark.parametrize(
     "mode, tied_output", [("int4", True), ("int8", False)] + [("int8", True)] * (BACKEND == "tensorflow")
 )
+@pytest.mark.usefixtures("little_garbage")
 def test_quantized_models_save_load_and_decode(mode, tied_output, tmp_path):
     model = spread(transformer(10, **{**SIZES, "num_layers": 1}, tied_output=tied_output))
     before = array(run(model, IDS))
-    gc.freeze()  # Keras collects garbage once for each layer: not that of all tests before this one
     model.quantize(mode)
     expected, outcome = map(array, run(answers, model))
     assert 0 < np.abs(expected - before).max() < {"int8": 0.1, "int4": 1.0}[mode]

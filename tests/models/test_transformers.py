@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from conftest import (
     SLOW_OFF_TENSORFLOW,
+    SLOW_ON_TENSORFLOW,
     TOLERANCE,
     array,
     assert_close,
@@ -101,7 +102,7 @@ def test_a_prompt_is_read_at_once_as_if_token_by_token(monkeypatch):
     assert widths[:2] == [4, 1]
 
 
-@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", pytest.param("mixed_float16", marks=SLOW_ON_TENSORFLOW)])
 def test_a_language_model_in_mixed_precision_writes_what_the_full_pass_expects(dtype):
     model = spread(decoder_lm(10, positions="rotary", heads="narrow", dtype=dtype, **SIZES))
     search = programs.compiled(lambda rows, size: greedy(model.prefill, model.step, rows, size), model.variables)
@@ -197,7 +198,7 @@ def test_neither_padding_nor_the_future_changes_anything():
 
 @pytest.mark.parametrize(
     "positions",
-    ["learned", "rotary", *(pytest.param(kind, marks=SLOW_OFF_TENSORFLOW) for kind in ("relative", "alibi", None))],
+    ["learned", "rotary", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("relative", "alibi", None))],
 )
 def test_packed_equals_unpacked(positions):
     options = {**SIZES, "positions": positions, "max_length": 8}

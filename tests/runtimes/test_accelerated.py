@@ -10,12 +10,13 @@ from conftest import (
     assert_close,
     normal,
     parametrize_all,
+    run,
     slow_on_tensorflow,
     spread,
 )
 
 from keras_tfm import ops
-from keras_tfm.decoding import Beam, Greedy
+from keras_tfm.decoding import NEVER, Beam, Greedy
 from keras_tfm.layers import FeedForward, MultiHeadSelfAttention
 from keras_tfm.models import bytenet, rnn, transformer
 from keras_tfm.runtimes import machine, programs, xla
@@ -57,22 +58,25 @@ def test_a_search_for_gpus_finds_the_same_tokens(make, sampler, accelerated):
 
 
 @parametrize_all("dtype", PRECISIONS)
-def test_a_single_row_gives_the_same_results_as_many_on_gpus(dtype, monkeypatch):
-    calls, product = [], xla._product_of_one
-    monkeypatch.setattr(xla, "_product_of_one", lambda *x: calls.append(x) or product(*x))
+def test_a_few_rows_give_the_same_results_as_many_on_gpus(dtype, monkeypatch):
+    calls, product = [], xla._affine_by_sums
+    monkeypatch.setattr(xla, "_affine_by_sums", lambda *x: calls.append(x) or product(*x))
     for layer in (
         FeedForward(24, activation="swiglu", dtype=dtype),
         MultiHeadSelfAttention(4, use_bias=False, dtype=dtype),
     ):
-        x = ops.cast(normal(3, 1, 16), layer.compute_dtype)
+        x = ops.cast(normal(5, 1, 16), layer.compute_dtype)
+        layer.build(x.shape)
+        spread(layer)  # biases, too
         many = layer(x)
         with ops.using(xla.XLA_ON_GPU):
             assert_close(layer(x), many, TOLERANCE[dtype])
             assert not calls
-            one = layer(x[:1])
-        assert calls and one.dtype == many.dtype
-        assert_close(one, many[:1], TOLERANCE[dtype])
-        calls.clear()
+            for rows in (1, 4):
+                few = layer(x[:rows])
+                assert calls and few.dtype == many.dtype
+                assert_close(few, many[:rows], TOLERANCE[dtype])
+                calls.clear()
 
 
 @OF_JAX
@@ -111,3 +115,18 @@ def test_a_program_for_gpus_sees_new_values_of_the_variables(accelerated):
     assert array(program(ops.convert_to_tensor(3.0), 20)[0]) == 24
     variable.assign(3.0)
     assert array(program(ops.convert_to_tensor(3.0), 20)[0]) == 27
+
+
+def test_the_best_value_on_gpus_is_the_first_of_equal_ones_and_takes_no_sort():
+    x = np.round(normal(5, 300))  # many are equal
+    x[4] = np.nan
+    without = np.flatnonzero(x[0] == x[0].max())[:1].tolist()
+    values, places = map(array, run(xla.XLA_ON_GPU.best_k, ops.convert_to_tensor(x), 1, without))
+    x[:, without] += NEVER
+    assert values[:4, 0].tolist() == x[:4].max(1).tolist()
+    assert places[:4, 0].astype(int).tolist() == x[:4].argmax(1).tolist() and 0 <= places[4, 0] < 300
+    if keras.backend.backend() == "jax":
+        import jax
+
+        text = jax.jit(lambda x: xla.XLA_ON_GPU.best_k(x, 1, without)).lower(x).compile().as_text()
+        assert " sort(" not in text and "topk" not in text.lower()

@@ -1,0 +1,32 @@
+"""What layers with a cache share: how many positions it has, and hypotheses that share the cache of one source."""
+
+import math
+
+from keras_tfm import ops
+from keras_tfm.common.arguments import UserError
+
+
+def fold_hypotheses(q, k):
+    """Turns rows of queries that share one row of keys into one row: (b · n, q, h, d) → (b, n · q, h, d)."""
+    rows, sources = ops.shape(q)[0], ops.shape(k)[0]
+    if not ops.is_tensor(rows) and rows == sources:
+        return q
+    at_least_one = ops.maximum(sources, 1) if ops.is_tensor(sources) else sources
+    return ops.reshape(q, (sources, rows // at_least_one * ops.shape(q)[1], *q.shape[2:]))
+
+
+def capacity_of(cache):
+    """Number of positions of a cache of self-attention."""
+    return ops.shape(cache["ancestors"] if "ancestors" in cache else cache["k"])[2]
+
+
+def check_capacity(x, capacity, start):
+    """`x` (b, t, …) if it fits into a cache of `capacity` tokens from `start` on, else an error; NaN in a graph."""
+    first, count = ops.known_value(start), ops.shape(x)[1]
+    if first is None or not (isinstance(capacity, int) and isinstance(count, int)):
+        return ops.where(ops.logical_and(start >= 0, start + count <= capacity), x, math.nan)
+    if first < 0 or first + count > capacity:
+        raise UserError(
+            f"`cache` must have capacity for all tokens. Received: {capacity=}, {count} tokens from {first}"
+        )
+    return x

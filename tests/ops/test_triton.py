@@ -1,0 +1,160 @@
+"""The kernels for GPUs, run without one by Pallas' interpreter, against their plain definitions."""
+
+import functools
+import types
+
+import numpy as np
+import pytest
+from conftest import BACKEND, TOLERANCE, assert_close, built, normal, parametrize_all, run
+
+from keras_tfm.layers import TransformerDecoderBlock, TransformerEncoderBlock
+
+pytestmark = pytest.mark.skipif(BACKEND != "jax", reason="the kernels for GPUs are written for JAX")
+if BACKEND == "jax":
+    import jax
+    from jax import numpy as jnp
+
+    from keras_tfm.ops import jax as functions
+    from keras_tfm.ops import plain, triton
+
+TOLERANCES = {"bfloat16": 2e-2, "float16": 3e-3, "float32": 1e-4}
+PACKINGS = {"qkv": [3], "q, kv": [1, 2], "q, k, v": [1, 1, 1]}
+
+
+def some_inputs(batch, queries, keys, heads, head_dim, dtype="bfloat16"):
+    q, k, v = (normal(batch, length, heads, head_dim, seed=n) for n, length in enumerate((queries, keys, keys)))
+    mask = np.random.default_rng(0).random((batch, keys)) < 0.7
+    mask[0], mask[-1] = False, True  # one row has no token, one no padding
+    return [jnp.asarray(x, dtype) for x in (q, k, v)], jnp.asarray(mask)
+
+
+def packed(q, k, v, packing):
+    """Queries, keys and values in as many arrays as products have computed them."""
+    parts, arrays = [q, k, v], []
+    for count in PACKINGS[packing]:
+        arrays.append(jnp.stack(parts[:count], axis=2))
+        parts = parts[count:]
+    return tuple(arrays)
+
+
+def with_gradients(function, inputs, upstream):
+    output, pull = jax.vjp(function, *inputs)
+    return output, *pull(upstream.astype(output.dtype))
+
+
+@parametrize_all("causal, packing", [False, True], list(PACKINGS))
+@pytest.mark.parametrize("length, head_dim", [(16, 16), (20, 32), (100, 64)])
+def test_attention_is_that_of_its_definition(length, head_dim, causal, packing):
+    (q, k, v), mask = some_inputs(3, length, length, 2, head_dim)
+    kernel = functools.partial(triton.attention, key_mask=mask, causal=causal, interpret=True)
+    upstream = normal(3, length, 2, head_dim, seed=3)
+    # with `causal`, the context of masked queries is undefined
+    upstream = jnp.asarray(upstream * np.asarray(mask)[:, :, None, None] if causal else upstream)
+    ours = with_gradients(lambda *x: kernel(packed(*x, packing)), (q, k, v), upstream)
+    theirs = with_gradients(lambda *x: plain.attention(*x, mask, causal), (q, k, v), upstream)
+    if causal:
+        ours, theirs = ((jnp.where(mask[:, :, None, None], each[0], 0), *each[1:]) for each in (ours, theirs))
+    for a, b in zip(ours, theirs, strict=True):
+        assert_close(a.astype("float32"), b.astype("float32"), TOLERANCES["bfloat16"])
+
+
+@parametrize_all("dtype, queries, keys", list(TOLERANCES), [7, 40], [18, 33])
+def test_attention_to_a_memory_of_another_length(dtype, queries, keys):
+    inputs, mask = some_inputs(3, queries, keys, 2, 16, dtype)
+    kernel = functools.partial(triton.attention, key_mask=mask, interpret=True)
+    upstream = jnp.asarray(normal(3, queries, 2, 16, seed=3))
+    ours = with_gradients(lambda *x: kernel(packed(*x, "q, kv")), inputs, upstream)
+    theirs = with_gradients(lambda *x: plain.attention(*x, mask), inputs, upstream)
+    for a, b in zip(ours, theirs, strict=True):
+        assert_close(a.astype("float32"), b.astype("float32"), TOLERANCES[dtype])
+
+
+def test_masked_queries_get_zeros_and_give_no_gradients():
+    (q, k, v), mask = some_inputs(3, 20, 20, 2, 16)
+    kernel = functools.partial(triton.attention, key_mask=mask, query_mask=mask, interpret=True)
+    context, *slopes = with_gradients(lambda *x: kernel(packed(*x, "q, k, v")), (q, k, v), jnp.ones(q.shape))
+    assert not np.asarray(context.astype("float32"))[~np.asarray(mask)].any()
+    for slope in slopes:
+        slope = np.asarray(slope.astype("float32"))
+        assert not slope[~np.asarray(mask)].any() and np.isfinite(slope).all()
+
+
+@parametrize_all("shape, dtype", [(1, 1, 64), (3, 5, 128), (70, 256)], ["float32", "bfloat16"])
+def test_layer_norm_is_that_of_its_definition(shape, dtype):
+    x, scale, offset = jnp.asarray(3 * normal(*shape) + 2, dtype), *jnp.asarray(normal(2, shape[-1], seed=1))
+    kernel = functools.partial(triton.layer_norm, epsilon=1e-5, interpret=True)
+
+    def definition(x, scale, offset):
+        centred = (x := x.astype("float32")) - x.mean(axis=-1, keepdims=True)
+        return centred * jax.lax.rsqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5) * scale + offset
+
+    upstream = jnp.asarray(normal(*shape, seed=2), dtype)
+    ours, theirs = (with_gradients(f, (x, scale, offset), upstream) for f in (kernel, definition))
+    tolerance = TOLERANCES[dtype]
+    for a, b in zip(ours, theirs, strict=True):
+        assert_close(a.astype("float32"), b.astype("float32"), tolerance)
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+    """Lets layers use the kernels as on a GPU, run by the interpreter; returns the list of their calls."""
+    calls = []
+
+    def counted(kernel, *arguments):
+        calls.append(kernel)
+        return getattr(triton, kernel)(*arguments, interpret=True)
+
+    kernels = {name: functools.partial(counted, name) for name in ("attention", "layer_norm")}
+    kernels |= {"suits": triton.suits, "suits_norm": triton.suits_norm}
+
+    def on_a_gpu():
+        monkeypatch.setattr(functions, "_find_triton", lambda: types.SimpleNamespace(**kernels))
+        return calls
+
+    return on_a_gpu
+
+
+@parametrize_all("dtype, num_kv_heads", ["mixed_bfloat16", "float32"], [2, 1])
+def test_blocks_compute_the_same_with_the_kernels(dtype, num_kv_heads, interpreted):
+    options = {"num_heads": 2, "ff_dim": 32, "num_kv_heads": num_kv_heads, "dtype": dtype}
+    x, memory = normal(3, 20, 64), normal(3, 7, 64, seed=1)
+    mask, memory_mask = (np.arange(length) < np.array([[length], [3], [1]]) for length in (20, 7))
+    encoder = built(TransformerEncoderBlock(**options), x)
+    decoder = built(TransformerDecoderBlock(**options), x, memory)
+    given = {"mask": mask, "memory_mask": memory_mask}
+    expected = run(encoder, x, mask=mask), run(decoder, x, memory, **given)
+    calls = interpreted()
+    found = run(encoder, x, mask=mask), run(decoder, x, memory, **given)
+    # heads that share keys are left to other ways
+    assert calls.count("attention") == (3 if num_kv_heads == 2 else 0) and calls.count("layer_norm") == 5
+    for a, b in zip(found, expected, strict=True):
+        a, b = (np.where(mask[:, :, None], np.asarray(each, "float32"), 0) for each in (a, b))
+        assert_close(a, b, max(TOLERANCE[dtype], TOLERANCES["float32"]))
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCES))
+def test_attention_without_projections_uses_the_kernel(dtype, interpreted):
+    """Where queries are rotated first, or keys are those of a cache."""
+    (q, k, v), mask = some_inputs(3, 4, 20, 2, 16, dtype)
+    calls = interpreted()
+    context = functions.attention(q, k, v, mask)
+    assert calls == ["attention"]
+    assert_close(context.astype("float32"), plain.attention(q, k, v, mask).astype("float32"), TOLERANCES[dtype])
+
+
+def test_sums_in_one_pass_are_those_of_two():
+    for x in (5 * normal(3, 4, 1000) + 20, np.array([[1e4, -1e4, 0.0]], "float32")):
+        for a, b in zip(functions._sums(jnp.asarray(x)), functions._sums_in_one_pass(jnp.asarray(x)), strict=True):
+            assert_close(a, b, 1e-4)
+
+
+def test_triton_can_express_the_kernels():
+    (q, k, v), mask = some_inputs(2, 100, 100, 8, 64)
+    x, scale = jnp.ones((2, 100, 512), "bfloat16"), jnp.ones(512)
+
+    def loss(q, x):
+        context = triton.attention((jnp.stack([q, k, v], axis=2),), mask, mask, True)
+        return context.astype("float32").sum() + triton.layer_norm(x, scale, scale, 1e-5).astype("float32").sum()
+
+    program = jax.jit(jax.grad(loss, (0, 1))).trace(q, x).lower(lowering_platforms=("cuda",)).as_text()
+    assert program.count("triton") >= 3
