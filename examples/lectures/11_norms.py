@@ -61,9 +61,9 @@ def first_gradients(seeds, *options):
     for seed in range(1, seeds + 1):
         keras.utils.set_random_seed(seed)
         model.set_weights(build(*options).get_weights())
-        before = np.array(weight)
+        before = weight.numpy()
         model.train_on_batch(*data(seed, 32))  # one step of plain gradient descent
-        found.append(np.log10(np.linalg.norm(before - np.array(weight))))
+        found.append(np.log10(np.linalg.norm(before - weight.numpy())))
     return f"10^({stated(found)})"
 
 

@@ -53,9 +53,9 @@ def stated(values, digits=3):
     """Mean and interval over the seeds as text, such as "97.2 ± 0.4"."""
     mean, half = interval(values)
     if half < 1e-9:
-        return f"{mean:.{digits}g} ± 0"
+        return f"{mean:.{digits}g} ± 0".replace("-", "−")
     places = max(0, -math.floor(math.log10(half / 2)))  # two digits if the first is 1
-    return f"{mean:.{places}f} ± {half:.{places}f}"
+    return f"{mean:.{places}f} ± {half:.{places}f}".replace("-", "−")
 
 
 def line(axis, x, values, each=False, **options):

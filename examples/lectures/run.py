@@ -106,7 +106,8 @@ def body(file, result, picture=HTML_PICTURE):
     text = {name: html.escape(result[name]) for name in ("limits", "notes", "source", "verdict")}
     pictures = [picture.format(name=name, message=html.escape(message)) for name, message in result["figures"].items()]
     found = "".join(f"<li>{html.escape(finding)}</li>" for finding in result["found"])
-    rows = [f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in result["rows"]]
+    rows = [[html.escape(cell).replace(" ± ", "&nbsp;±&nbsp;") for cell in row] for row in result["rows"]]
+    rows = [f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows]
     head = "".join(f"<th>{html.escape(name)}</th>" for name in result["columns"])
     several = f"{result['seeds']} {result['unit']}, 95 % intervals; "
     seeds = {0: "", 1: "one training each; "}.get(result["seeds"], several)
