@@ -4,7 +4,17 @@ import warnings
 import keras
 import numpy as np
 import pytest
-from conftest import BYTES, TRACED, array, refused, run, several_translator, small_translator, spread
+from conftest import (
+    BYTES,
+    SLOW_ON_TENSORFLOW,
+    TRACED,
+    array,
+    refused,
+    run,
+    several_translator,
+    small_translator,
+    spread,
+)
 
 from keras_tfm import ops
 from keras_tfm.common import files
@@ -199,7 +209,7 @@ def test_sampling_has_seeds(translators):
 
 
 @ONE_WIDTH
-@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("num_beams", [pytest.param(1, marks=SLOW_ON_TENSORFLOW), 3])
 def test_a_translation_begins_with_its_prefix(num_beams, translators):
     translator = translators[num_beams]
     free, prefixes = translator(["a dog", "b"]), ["", "x" * 20]
@@ -255,7 +265,7 @@ def test_a_text_without_a_possible_translation_becomes_empty(num_beams, translat
 
 
 @ONE_WIDTH
-@pytest.mark.parametrize("num_beams", [1, 2])
+@pytest.mark.parametrize("num_beams", [1, pytest.param(2, marks=SLOW_ON_TENSORFLOW)])
 def test_weights_that_are_not_finite_are_named(num_beams, tmp_path):
     model = random_model()
     translator = Translator(model, BYTES, num_beams=num_beams, max_length=24)
@@ -353,6 +363,7 @@ def test_after_a_warm_up_no_call_compiles():
 
 @TRACED
 @pytest.mark.slow
+@pytest.mark.usefixtures("little_garbage")
 def test_translators_of_one_model_share_their_programs(one_width):
     model = random_model()
     first, second = (Counting(model, BYTES, num_beams=2, max_length=24) for _ in range(2))

@@ -95,7 +95,7 @@ class _Columns:
             columns = line.split("\t")
             size = size or len(columns)
             if len(columns) != size or size not in (2, 3) or size == 3 and self.language:
-                rule = "must be `text, tab, text`, since it is the only file"
+                rule = "must be `text, tab, text`, since there is no file of targets"
                 rule += "" if self.language else ", or on all lines `text, tab, text, tab, language`"
                 raise UserError(f"{self.path}, line {number}: {rule}. Received: {line[:80]!r}")
             yield (*columns, self.language or self.named)[:3]

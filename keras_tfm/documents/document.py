@@ -89,6 +89,7 @@ class Document:
     """
 
     bilingual = False  # whether the file holds texts and their translations
+    renames_language = False  # whether what is written declares the language that the document was read with
     needs_language = False  # whether translations in several languages may be in one file
     marks_drafts = False  # whether the format can mark translations that need a review
     accelerators = False  # whether texts may have accelerators, as in "_File"

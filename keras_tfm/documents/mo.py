@@ -12,7 +12,7 @@ ORDERS = {0x950412DE: "<", 0xDE120495: ">"}  # magic number, read as little-endi
 class MO(PO):
     """An MO file. It holds no untranslated entries; changed ones are written into a new table without hashes."""
 
-    marks_drafts = False
+    renames_language = marks_drafts = False
     declaration = re.compile(rb"Content-Type:[^\n]*?charset=([\w.:-]+)", re.IGNORECASE)
 
     def decode(self):

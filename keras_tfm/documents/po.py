@@ -42,7 +42,7 @@ class Entry:
 class PO(Document):
     """A PO file."""
 
-    bilingual = marks_drafts = accelerators = True
+    bilingual = renames_language = marks_drafts = accelerators = True
     declaration = re.compile(rb'"Content-Type:(?:[^"]|"\s*")*?charset=([\w.:-]+)', re.IGNORECASE)
 
     def default_encoding(self, declared):
@@ -101,11 +101,18 @@ class PO(Document):
         return entry
 
     def _plurals(self, needed, counts):
-        """The rule that the file declares; else that of its language, if it fits `counts`; else gettext's default."""
+        """The rule that the file declares; else that of its language, if it fits `counts`; else gettext's default.
+
+        A file whose plurals are not translated yet often has the rule of its English template. Then that of its
+        language counts.
+        """
         declared = self.declared.get("Plural-Forms", "").strip()
         if declared and "INTEGER" not in declared:
             try:
-                return Plurals(declared)
+                plurals = Plurals(declared)
+                copied = needed and not counts and plurals.numbers == Plurals(GERMANIC).numbers
+                own = Plurals(plural_header(self.language)) if copied and self.language else plurals
+                return plurals if own.numbers == plurals.numbers else own
             except (ValueError, RecursionError, OverflowError, ZeroDivisionError) as error:
                 if needed:
                     rule = "Plural-Forms must be of the form nplurals=2; plural=n != 1;"
@@ -161,10 +168,12 @@ class PO(Document):
         header = header.replace("charset=CHARSET", "charset=UTF-8")
         if self.language:
             plurals = f'"Plural-Forms: {self.plurals.header}\\n"'
-            header = re.sub(r'"Language: *\\n"', lambda _: f'"Language: {self.language}\\n"', header)
+            header = re.sub(r'"Language: *[\w@.-]*\\n"', lambda _: f'"Language: {self.language}\\n"', header)
             header = re.sub(r'"Plural-Forms: nplurals=INTEGER[^"]*"', lambda _: plurals, header)
-            if "Plural-Forms" not in self.declared and any(unit.plural for unit in chosen):
+            if any(unit.plural for unit in chosen) and "Plural-Forms" not in self.declared:
                 header += self.newline + plurals
+            elif any(unit.plural for unit in chosen) and self.declared["Plural-Forms"].strip() != self.plurals.header:
+                header = re.sub(r'"Plural-Forms:(?:[^"]|"\s*")*?\\n"', lambda _: plurals, header)
         if header != old:
             yield start, end, header
 

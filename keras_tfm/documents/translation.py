@@ -153,7 +153,7 @@ def translate_file(
     """
     check("out", str(out), overwrite or not os.path.exists(out), "a new file, unless `overwrite` is given")
     document = read_document(path, format=format)
-    code, document = resolve_target_language(document, translator, target_language, out)
+    code, document = resolve_target_language(document, translator, target_language, out, source_language)
     result = translate_document(translator, document, everything, code, glossary, source_language, verbose)
     result.write(out)
     return result
@@ -164,6 +164,7 @@ def resolve_target_language(
     translator: Any,
     target_language: str | None = None,
     out: str | os.PathLike[str] | None = None,
+    source_language: str = "en",
 ) -> tuple[str | None, Document]:
     """Finds out which language a document is translated into.
 
@@ -173,6 +174,7 @@ def resolve_target_language(
         target_language: by default the one that the document declares, or that in the name of `out` or of the document,
             or the translator's own.
         out: path of the file to write, or None.
+        source_language: if a PO file without translations declares this one, it means its texts.
 
     Returns:
         The code for the translator, or None if it has one language only, and the document in that language.
@@ -186,12 +188,13 @@ def resolve_target_language(
     """
     if not document.raw.strip():
         raise document.error("a document must have texts", "an empty file")
-    languages, declared = list(translator.languages), document.language
+    languages = list(translator.languages)
+    paths = [path for path in (out, document.path if document.bilingual else None) if path]
+    named = next(filter(None, (language_of_name(path, languages) for path in paths)), "")
+    declared = "" if (target_language or named) and _declares_source(document, source_language) else document.language
     if target_language and declared and not same_language(target_language, declared):
         rule = f"`target_language` must be {declared}, which {document.path} declares"
         raise UserError(f"{rule}. Received: target_language={target_language!r}")
-    paths = [path for path in (out, document.path if document.bilingual else None) if path]
-    named = next(filter(None, (language_of_name(path, languages) for path in paths)), "")
     code = target_language or declared or named or translator.target_language or ""
     if languages and not closest_language(code, languages):
         where = "" if code else ", unless the document or the name of `out` says it, as in app.de.po"
@@ -205,6 +208,12 @@ def resolve_target_language(
         received = ", ".join(sorted(others)) or "none"
         raise document.error("a document to translate must have one target language", received)
     return closest_language(code, languages) if languages else None, document
+
+
+def _declares_source(document, source_language):
+    """Whether the language that a document declares is that of its texts, as in a copy of an English template."""
+    untranslated = document.renames_language and not any(any(unit.targets) for unit in document.units)
+    return untranslated and same_language(document.language, source_language)
 
 
 def _translations(translator, segments, **options):

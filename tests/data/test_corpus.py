@@ -75,7 +75,7 @@ def test_two_files_are_pairs_by_line_or_by_key(write):
         ("a.tsv", "a\tb\tde\nc\td\n", "a.tsv, line 2: "),
         ("a.tsv", "", "a.tsv: must have at least one text"),
         ("a.xlf", "<xliff", "a.xlf: an XML file must be well-formed. Received: .*, line 1"),
-        ("a.txt", "one text\n", "a.txt, line 1: must be `text, tab, text`, since it is the only file"),
+        ("a.txt", "one text\n", "a.txt, line 1: must be `text, tab, text`, since there is no file of targets"),
     ],
 )
 def test_errors_name_file_and_line(name, text, words, write):

@@ -70,6 +70,40 @@ def test_a_missing_plural_rule_is_added():
     assert PO(translated.encode()).units[0].targets == ("x", "x")  # which gettext reads by its default rule
 
 
+ENGLISH, RARE = "nplurals=2; plural=(n != 1);", "nplurals=2; plural=(n>1);"
+
+
+@pytest.mark.parametrize(
+    "language, declared, translated, expected",
+    [
+        ("pl", ENGLISH, "", plural_header("pl")),  # copied from an English template
+        ("ja", ENGLISH, "", plural_header("ja")),
+        ("pl", ENGLISH, "x", ENGLISH),  # there are translations by this rule
+        ("pl", RARE, "", RARE),  # nobody copied that
+        ("de", "nplurals=2; plural=n != 1;", "", "nplurals=2; plural=n != 1;"),
+        ("", ENGLISH, "", ENGLISH),
+    ],
+)
+def test_the_plural_rule_of_an_english_template_is_replaced(language, declared, translated, expected):
+    split = declared.replace("; ", ';"\n" ', 1)  # long headers are in several strings
+    header = f'msgid ""\nmsgstr ""\n"Language: {language}\\n"\n"Plural-Forms: {split}\\n"\n"X-Generator: me\\n"\n'
+    entries = f'''
+msgid "%d file"
+msgid_plural "%d files"
+msgstr[0] "{translated}"
+msgstr[1] "{translated}"
+
+msgid "%d word"
+msgid_plural "%d words"
+msgstr[0] ""
+msgstr[1] ""
+'''
+    document = PO((header + entries).encode())
+    again = PO(document.render({document.units[1]: [f"{n} %d" for n in range(Plurals(expected).count)]}))
+    assert again.plurals.header == expected and again.declared["X-Generator"] == "me"
+    assert again.units[1].targets == tuple(f"{n} %d" for n in range(Plurals(expected).count))
+
+
 def test_forms_are_translated_from_the_singular_where_it_says_the_number():
     russian = Plurals(plural_header("ru"))  # whose first form is for 1, 21, 31, …
     assert russian.sources("one file", "%d files") == ("%d files",) * 3

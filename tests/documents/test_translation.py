@@ -305,6 +305,16 @@ def test_another_language_is_refused(declared, given, out):
         resolve_target_language(document, Shouting(["de", "fr"]), given, out)
 
 
+@pytest.mark.parametrize("given, out", [("fr", None), (None, "app.fr.po")])
+def test_a_file_without_translations_that_declares_the_language_of_its_texts_has_no_other(given, out):
+    entry = 'msgid ""\nmsgstr "Language: en\\n"\n\nmsgid "a"\nmsgstr "{0}"\n'
+    code, document = resolve_target_language(FORMATS[".po"](entry.format("").encode()), Shouting(["fr"]), given, out)
+    assert code == document.language == "fr"
+    assert b'"Language: fr\\n"' in document.render({document.units[0]: ["b"]})
+    with refused("target_language"):
+        resolve_target_language(FORMATS[".po"](entry.format("b").encode()), Shouting(["fr"]), given, out)
+
+
 def test_a_multilingual_translation_memory_needs_a_target_language():
     document = FORMATS[".tmx"](SAMPLES[".tmx"], "app.tmx")
     with pytest.raises(UserError, match="one target language. Received: fr, pl-PL"):
