@@ -5,10 +5,12 @@ A module that writes a format may name files that only this format has. Nothing 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
 import pathlib
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keras_tfm import text
@@ -71,6 +73,22 @@ class Run:
         """The content of `config`."""
         required = ("options", "texts", "model", "tokenizers", "average", "steps")
         return files.read_json(self.config, required, "delete it, and run the same `keras-tfm train` command again")
+
+    def check_free(self) -> None:
+        """Refuses a folder in which a run would replace files of others, or mix its own with them."""
+        if self.state.exists() or self.all_checkpoints():
+            return
+        with contextlib.suppress(files.DamagedFile):
+            if self.exists() and self.read_config():
+                return
+        written = self.config, self.model, self.metrics, self.learning_curve, self.tensorboard
+        others = [path.name for path in written if path.exists()]
+        inside = self.data.iterdir() if self.data.is_dir() else ()
+        if not all(re.fullmatch(r"train-\d+|valid|tokenizers\.json|\..*", path.name) for path in inside):
+            others.append(self.data.name)
+        if others:
+            rule = "must be a new folder, or that of a run"
+            raise UserError(f"`folder` {rule}. Received: {self.folder}, which has another {', '.join(sorted(others))}")
 
     def exists(self) -> bool:
         """Whether the folder is that of a run; CTranslate2 exports have a `config.json` too."""

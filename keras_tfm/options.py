@@ -93,7 +93,7 @@ class DataOptions:
     sampling: float = _option(0.0, "subword sampling: share of BPE merges left out", rate)
     placeholders: int | None = _unset(
         "number of placeholders, tags and addresses in a text that translations keep unchanged; 0: none (default: 16, "
-        "if one in a hundred texts has some)",
+        "if one in a hundred texts has some, not counting entities)",
         slot_count,
     )
     language_temperature: float = _option(

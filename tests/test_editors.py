@@ -79,8 +79,15 @@ NO_JEDI = "jedi is not installed, so completion is not tested"
 
 
 @pytest.fixture(scope="module")
-def script():
+def jedi(tmp_path_factory):
+    """With a cache of its own: it reads entries that another process has only half written."""
     jedi = pytest.importorskip("jedi", reason=NO_JEDI)
+    jedi.settings.cache_directory = str(tmp_path_factory.mktemp("jedi"))
+    return jedi
+
+
+@pytest.fixture(scope="module")
+def script(jedi):
     project = jedi.Project(PACKAGE.parent, sys_path=[str(PACKAGE.parent)])
     return lambda code: jedi.Script(code, project=project)
 
@@ -103,8 +110,7 @@ def test_completion_shows_the_public_names(module, script):
 
 @once
 @by_module
-def test_completion_in_a_notebook_shows_nothing_else(module):
-    jedi = pytest.importorskip("jedi", reason=NO_JEDI)
+def test_completion_in_a_notebook_shows_nothing_else(module, jedi):
     assert {*completions(jedi.Interpreter("module.", [{"module": module}]))} == {*module.__all__}
 
 

@@ -184,6 +184,8 @@ def finish(model, average):
 
 def evaluate(model, file, source, reference, target_language, tokenize, **options):
     """Prints and returns the scores of a translator, see `keras-tfm evaluate --help`."""
+    if source is not None and reference is None:
+        raise UserError(f"`reference` must be given with `source`. Received: {source} alone")
     if (file is None) == (source is None) or (source is None) != (reference is None):
         received = [str(path) for path in (file, source, reference) if path]
         raise UserError(f"a document, or `source` and `reference`, must be given. Received: {received or 'neither'}")

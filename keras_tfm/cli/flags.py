@@ -17,18 +17,17 @@ from keras_tfm.serving import Settings
 
 
 def positive(text):
-    """A positive integer. Argparse quotes the name of this function if it raises an error."""
-    number = int(text)
-    if number <= 0:
-        raise ValueError
-    return number
+    """A positive integer."""
+    if not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"must be a positive integer. Received: {text}")
+    return int(text)
 
 
 def fraction(text):
     """A number from 0 to 1."""
     number = float(text)
     if not 0 <= number <= 1:
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"must be from 0 to 1. Received: {text}")
     return number
 
 

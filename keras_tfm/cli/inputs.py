@@ -4,7 +4,7 @@ import itertools
 import sys
 
 from keras_tfm import artifacts, data
-from keras_tfm.common import extras
+from keras_tfm.common import extras, source
 from keras_tfm.common.arguments import UserError
 from keras_tfm.documents.languages import closest_language
 
@@ -30,6 +30,9 @@ def check_model(model, exports=True, hint=""):
 
 def load_translator(model, **options):
     """The translator of a run, a saved translator or an export."""
+    beam, sample = (source.parameters(f"decoding.samplers.{name}").keys() for name in ("Beam", "Sample"))
+    for name, other in itertools.product(options.keys() & (sample - beam), options.keys() & (beam - sample)):
+        raise UserError(f"`{name}` must be left out with `{other}`, of beam search. Received: both")
     translator = artifacts.load(model, **options)
     if getattr(translator, "origin", ""):
         print(f"using {translator.origin}", file=sys.stderr)

@@ -103,7 +103,9 @@ def translate_document(model, path, out, overwrite, format, call, options, all, 
         check_new(report, overwrite, "report")
     translator = inputs.load_translator(model, **options)
     language = call.pop("target_language", None)
-    call["target_language"], document = documents.resolve_target_language(document, translator, language, out)
+    call["target_language"], document = documents.resolve_target_language(
+        document, translator, language, out, source_language
+    )
     call["source_language"] = source_language
     if len(document.untranslated) <= MAX_UNOPTIMIZED:
         translator.jit_compile = False

@@ -46,6 +46,8 @@ IMPOSSIBLE = -100.0  # bias of the logit of padding, which is no token there; la
 def read(folder):
     """Reads the model and the tokenizers of a folder, and how it searches, as arguments of `Translator`."""
     folder = pathlib.Path(folder)
+    if not folder.is_dir():
+        raise UserError(f"{folder}: must be a folder that was downloaded before. Received: no such folder")
     huggingface, marian = (folder / "config.json").exists(), [*folder.glob("*.npz")]
     if not huggingface and not marian:
         raise UserError(f"{folder}: must be a folder with config.json of Hugging Face or an .npz of Marian")

@@ -33,6 +33,7 @@ class Workers:
 
     async def start(self):
         """Starts all workers; raises an error if one cannot load the model."""
+        self._log.write(event="loading", model=str(self._arguments[0]), workers=self._settings.workers, answering=503)
         try:
             await asyncio.gather(*(self._add() for _ in range(self._settings.workers)))
         except WorkerDied:

@@ -88,4 +88,6 @@ class TimeEstimate(keras.callbacks.Callback):
             step, left = float(np.median(np.diff(self.times))), self.steps - self.run.first_step - batch - 1
             hint = f"\n{self.hint}" if self.hint and left * step > self.LONG else ""
             newline = "\n" * redraws()  # after Keras' bar
-            print(f"{newline}about {duration(left * step)} for {left:,} steps of {step:.2g} s{hint}", file=sys.stderr)
+            later = "" if keras.backend.backend() == "torch" else ", and to compile other shapes"
+            what = f"about {duration(left * step)} for {left:,} steps of {step:.2g} s{later}{hint}"
+            print(f"{newline}{what}", file=sys.stderr)

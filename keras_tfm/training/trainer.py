@@ -161,6 +161,7 @@ def write_result(run, average, history):
 def check_arguments(pairs, folder, valid, recipe):
     if folder.exists() and not folder.is_dir():
         raise UserError(f"`folder` must be a folder. Received: {folder}, a file")
+    artifacts.Run(folder).check_free()
     start, rule = recipe.start_from, "the folder of a translator; `keras-tfm import` makes one of OPUS-MT's"
     check("start_from", start, start is None or pathlib.Path(start).is_dir(), rule)
     for name, texts in {"pairs": pairs, "valid": valid}.items():

@@ -361,10 +361,12 @@ def test_errors_in_arguments_are_reported_before_keras_is_imported(folder, tmp_p
         ("translate x .", "`model` must be a folder, given before the files"),
         ("translate MODEL x --out x", "--out must not be one of the files to translate. Received: x"),
         ("translate MODEL .", ".: must be a text file; pass text with --text. Received: a folder"),
-        ("train --source x", "x, line 1: must be `text, tab, text`, since it is the only file, or on all lines"),
+        ("train --source x", "x, line 1: must be `text, tab, text`, since there is no file of targets, or on"),
         ("train --source x --target x x", "--target must be one file for each of the 1 of --source"),
         ("train --source x x --target_language de fr it", "--target_language must be one language, or one for each"),
         ("evaluate MODEL x", "x, line 1: must be `text, tab, text`"),
+        ("evaluate MODEL --source x", "--reference must be given with --source"),
+        ("translate MODEL x --num_beams 2 --temperature 2", "--temperature must be left out with --num_beams, of beam"),
         ("translate MODEL x --glossary x", "x, line 1: must be `term, tab, translation`"),
         ("translate MODEL --format json", "--format needs a file. Received: standard input"),
         ("translate MODEL x --all", "--all needs a document. Received: lines of text"),
@@ -405,6 +407,8 @@ def test_errors_in_arguments_are_reported_before_keras_is_imported(folder, tmp_p
 def test_messages_name_the_argument_that_is_wrong(tmp_path):
     with pytest.raises(SystemExit, match=f"error: {tmp_path}: must be a folder with config.json of Hugging Face or an"):
         commands.run(["import", str(tmp_path), "--out", str(tmp_path / "y")])
+    with pytest.raises(SystemExit, match="no/such: must be a folder that was downloaded before.*no such folder"):
+        commands.run(["import", "no/such", "--out", str(tmp_path / "y")])
     export, translate = map(commands.flags.names, ("export", "translate"))
     assert UserError("`norm_first` must be").naming(export) == "`norm_first` must be"  # which has no such flag
     assert UserError("`folder` must be; `num_beams`").naming(translate) == "`model` must be; --num_beams"

@@ -35,7 +35,7 @@ def test_tasks_have_characters_for_tokens_unless_others_are_given():
         ("train --task chess", "argument --task: invalid choice: 'chess' .*; see `keras-tfm train --help`"),
         (
             "translate --num_beams 0",
-            "argument --num_beams: invalid positive value: '0'; see `keras-tfm translate --help`",
+            "argument --num_beams: must be a positive integer. Received: 0; see `keras-tfm translate --help`",
         ),
         ("train --sourc x", r"unknown arguments: --sourc x \(did you mean --source.\); see `keras-tfm train --help`"),
         ("info --steps=2", "unknown arguments: --steps=2; see `keras-tfm info --help`"),

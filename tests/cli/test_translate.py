@@ -1,9 +1,12 @@
 """Documents: `translate`, `train` and `evaluate`. The shipped translator turns dates in words into numbers."""
 
+import contextlib
 import os
+import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 import pytest
 from conftest import BACKEND, eagerly, once
@@ -149,11 +152,32 @@ def test_no_file_of_a_command_is_written_over_another(tmp_path):
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == old
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
-def test_a_file_that_may_not_be_read_is_one_line(tmp_path):
-    (tmp_path / "a.po").touch(0)
-    with pytest.raises(SystemExit, match=r"^keras-tfm: error: .*a.po: Permission denied$"):
-        run("translate", SHIPPED, tmp_path / "a.po")
+@contextlib.contextmanager
+def as_nobody():
+    """Root may read every file, so it has the rights of the user `nobody` in this block; others keep theirs."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_a_file_that_may_not_be_read_is_one_line():
+    with tempfile.TemporaryDirectory() as folder:  # of those of pytest, `nobody` could not see the files
+        os.chmod(folder, 0o755)
+        path = pathlib.Path(folder, "a.po")
+        path.touch()
+        with pytest.raises(SystemExit, match="a document must have texts"):
+            run("translate", SHIPPED, path)  # imports what `nobody` may be unable to read
+        path.chmod(0)
+        with as_nobody():
+            if not os.access(SHIPPED, os.R_OK | os.X_OK, effective_ids=True):
+                pytest.skip("others than root may not read this checkout")
+            with pytest.raises(SystemExit, match=r"^keras-tfm: error: .*a.po: Permission denied$"):
+                run("translate", SHIPPED, path)
 
 
 def test_an_interruption_leaves_nothing_behind(tmp_path, monkeypatch, capsys):
@@ -193,9 +217,11 @@ def test_a_document_is_evaluated(tmp_path, capsys):
     (tmp_path / "pairs.tsv").write_text("May 3, 1998\t3. Mai\tde\nMay 3, 1998\t3 mai\tfr\n")
     with pytest.raises(SystemExit, match="--target_language must be given, .* Received: texts in de, fr"):
         run("evaluate", SHIPPED, tmp_path / "pairs.tsv")
-    for wrong in ([], [tmp_path / "app.po", *files], files[:2]):
+    for wrong in ([], [tmp_path / "app.po", *files], files[2:]):
         with pytest.raises(SystemExit, match="a document, or --source and --reference, must be given"):
             run("evaluate", SHIPPED, *wrong)
+    with pytest.raises(SystemExit, match="--reference must be given with --source. Received: .*en.properties alone"):
+        run("evaluate", SHIPPED, *files[:2])
 
 
 @pytest.fixture(scope="module")

@@ -64,7 +64,8 @@ def train(out, texts, **options):
 @pytest.fixture(scope="module")
 def finished(texts, tmp_path_factory):
     out = tmp_path_factory.mktemp("run") / "finished"
-    train(out, texts)
+    with eagerly():
+        train(out, texts)
     return out
 
 
@@ -87,7 +88,7 @@ def interrupted(texts, tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs.TrainingRun, "_on_train_batch_begin", stopped)
-        with pytest.raises(runs.Interrupted, match="SIGINT after step 6"):
+        with eagerly(), pytest.raises(runs.Interrupted, match="SIGINT after step 6"):
             train(out, texts)
     return out
 
@@ -112,7 +113,8 @@ def test_a_resumed_run_has_the_same_result(interrupted, finished, texts, tmp_pat
             origins[self.step] = Translator.load(out).origin
 
     monkeypatch.setattr(runs.TrainingRun, "_save", watched)
-    _, said = train(out, texts, save_minutes=1e-9)
+    with eagerly():  # as the other two; `test_runs` has graphs
+        _, said = train(out, texts, save_minutes=1e-9)
     assert "resuming after step 6 of 12" in said
     for step, origin in origins.items():  # a newer state is preferred to the older result
         assert f"step {step} of 12" in origin
@@ -295,6 +297,18 @@ def test_other_options_and_other_texts_are_refused(run, texts, tmp_path):
         file.write("one\tmore\n")
     with pytest.raises(ValueError, match="with other training texts$"):
         train(run, moved)
+
+
+@once
+@pytest.mark.parametrize("name", ["model.keras", "metrics.csv", "config.json", "data/train.en", "learning_curve.png"])
+def test_files_of_others_are_not_replaced(name, texts, tmp_path):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text('{"name": "mine"}')
+    with refused("folder") as error:
+        train(tmp_path, texts)
+    assert f"which has another {name.split('/')[0]}" in str(error.value)
+    assert path.read_text() == '{"name": "mine"}' and [*tmp_path.iterdir()] == [tmp_path / name.split("/")[0]]
 
 
 @pytest.mark.slow
