@@ -46,6 +46,10 @@ class Server:
             time.sleep(0.02)
         return actual
 
+    def wait_for_line(self, part):
+        """Waits for a line with this part; a thread writes the log, so it may come after what it is about."""
+        self.wait(lambda: any(part in line for line in self.log.read_text().splitlines()))
+
     @property
     def address(self):
         return self.wait(lambda: self.events("address"))[0].removesuffix(PREDICT)

@@ -29,7 +29,8 @@ def test_texts_of_several_clients_share_a_batch_and_a_full_queue_is_reported(tmp
 def test_a_request_is_divided_into_batches_and_the_log_can_be_switched_off(tmp_path):
     with served(tmp_path / "log", "--max_batch=24", "--no-log", "--workers=2") as server:
         assert server.post([text for text, _ in PAIRS]) == (200, [date for _, date in PAIRS])
-        assert server.metric("batch_texts_count") == 3 and not server.events("status")
+        assert server.metric("batch_texts_count") == 3
+    assert server.events()[-1] == "stopped" and not server.events("status")
 
 
 def test_a_text_of_many_lines_counts_as_many_texts():
