@@ -4,6 +4,7 @@ import inspect
 from functools import partial
 
 import keras
+import numpy as np
 
 from keras_tfm import ops
 from keras_tfm.common.arguments import UserError, did_you_mean, one_of, positive, positive_number, rate
@@ -118,8 +119,10 @@ def initializer(name, value):
 def clone(initializer, number=0):
     """A copy of an initializer, which draws other numbers unless it has a seed; functions are returned as they are.
 
-    Copies with another `number` draw other numbers also if it has a seed.
+    Copies with another `number` draw other numbers also if it has a seed. For a model that is being loaded, zeros.
     """
+    if not ops.current().initializes:
+        return _zeros
     if not hasattr(initializer, "clone"):
         return initializer
     config = initializer.get_config()
@@ -128,10 +131,17 @@ def clone(initializer, number=0):
     return initializer.clone()
 
 
+def _zeros(shape, dtype=None):
+    """Zeros, for which JAX compiles nothing."""
+    return ops.convert_to_tensor(np.zeros(shape, "float32"), dtype)
+
+
 def as_matrices(initializer, inputs, outputs, matrices=1):
     """Initializes a kernel of rank 3 as matrices of this size; Keras would treat it as that of a convolution."""
 
     def draw(shape, dtype=None):
+        if not ops.current().initializes:
+            return _zeros(shape, dtype)
         each = [clone(initializer, number)((inputs, outputs), dtype) for number in range(matrices)]
         return ops.reshape(ops.stack(each), shape)
 

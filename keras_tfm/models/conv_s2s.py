@@ -49,7 +49,7 @@ class ConvStack(MaskedLayer):
     def dense(self, name, units, inputs):
         """A dense layer for inputs of this width, whose outputs have the variance of its inputs after dropout."""
         normal = keras.initializers.RandomNormal(stddev=math.sqrt(self.kept / inputs))
-        layer = keras.layers.Dense(units, kernel_initializer=normal, dtype=self.dtype_policy, name=name)
+        layer = keras.layers.Dense(units, kernel_initializer=clone(normal), dtype=self.dtype_policy, name=name)
         layer.build((None, None, inputs))
         return layer
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import keras
 
-from keras_tfm import artifacts
+from keras_tfm import artifacts, ops
 from keras_tfm.common import files
 from keras_tfm.common.arguments import UserError, positive
 from keras_tfm.models import builders  # noqa: F401, registers all models with Keras
@@ -58,7 +58,7 @@ def load_keras(path):
             raise UserError(f"holds a {config['class_name']}, not a model of keras_tfm.models")
         _check_options(config["config"])
         check_capacity(config["config"], *files.size_of_arrays(path))
-    with files.reading(path):
+    with files.reading(path), ops.using(ops.current()._replace(initializes=False)):
         model = keras.models.load_model(path, compile=False)  # `safe_mode` is on by default
     model.check_finite(path)
     return model

@@ -202,6 +202,7 @@ class Runtime(NamedTuple):
     hoist: Callable = lambda make: make()  # computes what depends on weights only, before a loop and not in each step
     compacts_batches: bool = False  # whether a search gathers unfinished rows into smaller batches
     keeps_caches: bool = False  # whether a beam leaves keys and values in place, and reorders a table of their slots
+    initializes: bool = True  # whether new weights get their initial values, and not zeros until they are loaded
 
 
 DEFAULT = Runtime()

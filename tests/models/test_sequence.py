@@ -4,7 +4,7 @@ import json
 import keras
 import numpy as np
 import pytest
-from conftest import BACKEND, IN_TENSORFLOW, array, assert_close, once, refused, run, spread
+from conftest import BACKEND, IN_TENSORFLOW, SLOW_OFF_JAX, array, assert_close, once, refused, run, spread
 from keras import ops
 from test_encoder_decoder import KINDS
 
@@ -101,6 +101,29 @@ def test_metadata_travels_with_the_model(tmp_path):
     model.metadata["model"] = object()
     with refused("metadata"):
         model.get_config()
+
+
+@pytest.mark.parametrize(
+    "kind", ["transformer", *[pytest.param(kind, marks=SLOW_OFF_JAX) for kind in ("gnmt", "conv")]]
+)
+def test_a_model_is_loaded_without_initializing_it(kind, tmp_path):
+    model = KINDS[kind](13)
+    model.save(tmp_path / "model.keras")
+    compiled = []
+    if BACKEND == "jax":
+        from jax import monitoring
+
+        keras.random.uniform((5, 13), seed=1)  # imports, caches and the like
+        monitoring.register_event_duration_secs_listener(lambda event, _, **details: compiled.append((event, details)))
+    loaded = loading.load_keras(tmp_path / "model.keras")
+    assert not [details for event, details in compiled if event.endswith("backend_compile_duration")]
+    for weight, wanted in zip(loaded.weights, model.weights, strict=True):
+        np.testing.assert_array_equal(array(weight), array(wanted))
+    assert loaded.get_config() == model.get_config()
+    # a copy of it is one to train
+    for copy in (type(loaded).from_config(loaded.get_config()), keras.models.clone_model(loaded)):
+        assert all(array(weight).std() > 0 for weight in copy.weights if "kernel" in weight.path)
+        assert array(copy.get_layer("embedding").embeddings).std() > 0
 
 
 def answers(model):
