@@ -105,6 +105,8 @@ def _train(paths, pairs, given, valid, say, objects, more_callbacks):
         start = load_start(recipe.start_from)
         if start is None and "model" not in objects and not paths.exists():
             new_model(recipe, [types.SimpleNamespace(vocab_size=8)])  # wrong options fail before any long work
+        if recipe.steps and recipe.steps_per_epoch:  # else the number of epochs depends on the texts
+            check_average(paths.folder, recipe)
         existing = encoding.as_list(objects["tokenizer"]) if "tokenizer" in objects else start and start.tokenizers
         placeholders = encoding.resolve_placeholders(recipe, pairs, existing)
         prepared = data.PreparedPairs(pairs, placeholders, recipe.language_temperature)
@@ -215,7 +217,7 @@ def earlier_choices(run, recipe, texts_fingerprint, objects):
 
 def check_average(folder, recipe):
     """Refuses to average more checkpoints than there can be."""
-    epochs, epoch = recipe.steps // recipe.steps_per_epoch, loading.saved_step(folder) // recipe.steps_per_epoch
+    epochs, epoch = -(-recipe.steps // recipe.steps_per_epoch), loading.saved_step(folder) // recipe.steps_per_epoch
     most = len(loading.checkpoints(folder)) + max(epochs - epoch, 0)
     rule = f"at most {most}, the number of checkpoints that this run has kept or has yet to write, one per epoch"
     check("average", recipe.average, recipe.average <= most, rule)

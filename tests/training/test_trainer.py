@@ -157,6 +157,9 @@ def test_a_run_does_not_get_the_tokenizer_of_a_failed_start_nor_of_another_run(r
     other = tmp_path / "other"
     with refused("average"):
         train(other, texts, average=99)
+    assert not (other / "tokenizer").exists()  # no long work, since the number of epochs is known
+    with refused("average"):
+        train(other, texts, average=99, steps_per_epoch=None)
     assert (other / "tokenizer").exists() and not (other / "config.json").exists()
     with eagerly():
         translator, _ = train(other, texts, tokenizer="char", steps=2, steps_per_epoch=2, average=1)
