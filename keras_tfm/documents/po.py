@@ -160,7 +160,7 @@ class PO(Document):
             yield start, start, f"#, fuzzy{self.newline}"
 
     def shared_edits(self, chosen):
-        """Fills in what a template leaves open, and the plural rule if the file has none."""
+        """Fills in what a template leaves open, and the language and the plural rule if the file has none."""
         if not self.header:
             return
         _, start, end, _ = self.header.fields["msgstr"]
@@ -170,6 +170,8 @@ class PO(Document):
             plurals = f'"Plural-Forms: {self.plurals.header}\\n"'
             header = re.sub(r'"Language: *[\w@.-]*\\n"', lambda _: f'"Language: {self.language}\\n"', header)
             header = re.sub(r'"Plural-Forms: nplurals=INTEGER[^"]*"', lambda _: plurals, header)
+            if chosen and not any(name.rstrip(":") == "Language" for name in self.declared):
+                header += f'{self.newline}"Language: {self.language}\\n"'
             if any(unit.plural for unit in chosen) and "Plural-Forms" not in self.declared:
                 header += self.newline + plurals
             elif any(unit.plural for unit in chosen) and self.declared["Plural-Forms"].strip() != self.plurals.header:

@@ -62,6 +62,15 @@ def test_a_template_becomes_a_file_of_its_language():
         assert PO(text.encode()).units[0].targets == ("x %d é",) * count
 
 
+@pytest.mark.parametrize("line", ['"Language: \\n"', '"Language:\\n"', ""])
+def test_a_translated_file_says_its_language(line):
+    text = f'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n{line}\nmsgid "a"\nmsgstr ""\n'
+    document = PO(text.encode(), language="fr")
+    assert document.render({}) == text.encode()
+    again = PO(document.render({document.units[0]: ["b"]}))
+    assert again.language == "fr" and again.text.count("Language:") == 1
+
+
 def test_a_missing_plural_rule_is_added():
     text = 'msgid ""\nmsgstr "Language: ru\\n"\n\nmsgid "a"\nmsgid_plural "b"\nmsgstr[0] ""\nmsgstr[1] ""'
     document = PO(text.encode())
