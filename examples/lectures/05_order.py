@@ -2,7 +2,6 @@
 
 import keras
 import numpy as np
-from keras import ops
 from lecture import Result, bars, chance, heat_map, interval, panels, run, stated
 from measure import trained
 
@@ -12,6 +11,7 @@ SCHEMES = (None, "sinusoidal", "learned", "index", "rotary", "relative", "alibi"
 WORDS = np.array(["i", "walk", "my", "dog", "every", "day"])
 WIDTH, LETTERS, COLOURS = 32, 8, 4
 OTHER = [4, 5, 0, 1, 2, 3]  # every day i walk my dog
+CHANGED = "a word's output", "the output at a place", "the mean"
 PARTS = {"": "none: softmax(XXᵀ) X", "q": "W_q", "qk": "W_q and W_k", "qkv": "W_q, W_k and W_v"}
 
 
@@ -38,8 +38,7 @@ def neighbours(count, seed):
     rng = np.random.default_rng(seed)
     letters = rng.permuted(np.tile(np.arange(LETTERS), (count, 1)), axis=1)
     colours = rng.integers(0, COLOURS, (count, LETTERS))  # of A, B, …
-    pick = np.take_along_axis
-    return [letters, pick(colours, letters, 1)], pick(colours, (letters + 1) % LETTERS, 1)
+    return [letters, np.take_along_axis(colours, letters, 1)], np.take_along_axis(colours, (letters + 1) % LETTERS, 1)
 
 
 def one_layer(parts):
@@ -47,8 +46,8 @@ def one_layer(parts):
     letters, colours = (keras.Input((LETTERS,), dtype="int32") for _ in range(2))
     x = keras.layers.Embedding(LETTERS, WIDTH)(letters) + keras.layers.Embedding(COLOURS, WIDTH)(colours)
     q, k, v = (keras.layers.Dense(WIDTH, use_bias=False)(x) if part in parts else x for part in "qkv")
-    weights = keras.layers.Softmax(name="weights")(ops.matmul(q, ops.swapaxes(k, 1, 2)))
-    return keras.Model([letters, colours], keras.layers.Dense(COLOURS)(ops.matmul(weights, v)))
+    weights = keras.layers.Softmax(name="weights")(keras.ops.matmul(q, keras.ops.swapaxes(k, 1, 2)))
+    return keras.Model([letters, colours], keras.layers.Dense(COLOURS)(keras.ops.matmul(weights, v)))
 
 
 def learn(parts, seeds, examples):
@@ -65,7 +64,8 @@ def main(seeds=5, orders=50, examples=6400):
     found = [reorder(orders, seed) for seed in range(seeds)]
     changes, names = np.array([each for _, each, _ in found]), found[0][2]  # (seeds, schemes, 3)
     learned = {parts: learn(parts, seeds, examples) for parts in PARTS}
-    rows = [[n, *("{:.1g} ± {:.1g}".format(*interval(v)) for v in changes[:, k].T), "–"] for k, n in enumerate(names)]
+    cells = ["< 0.00001" if max(v) < 1e-5 else stated(v) for v in changes.T.reshape(-1, seeds)]
+    rows = [[name, *cells[number :: len(names)], "–"] for number, name in enumerate(names)]
     rows += [[f"none; {PARTS[parts]}", "–", "–", "–", stated(right)] for parts, (right, _) in learned.items()]
     first, axes = panels("Reorder the words: without positions, the outputs only move along", 2)
     for axis, number, title in zip(axes, (0, 1), ("as they are", "reordered: each row moves along"), strict=True):
@@ -80,7 +80,8 @@ def main(seeds=5, orders=50, examples=6400):
     third, axes = panels("Queries and keys let a letter look at another: here, the next one", 2, 4.6, 4.2)
     for axis, parts, title in zip(axes, ("", "qkv"), ("no matrices", "W_q, W_k and W_v"), strict=True):
         heat_map(axis, learned[parts][1], "ABCDEFGH", "ABCDEFGH", title, cmap="Blues", vmin=0, vmax=1)
-        axis.set_xlabel("looks at")
+        axis.set(xlabel="looks at", ylabel="letter")
+    third.colorbar(axis.images[0], ax=axes, label="weight")
     right = {parts: right for parts, (right, _) in learned.items()}
     enough = "enough" if right["q"].mean() > 99 else "not enough"
     fourth, (axis,) = panels(f"One matrix is {enough} to look at another word", 1, 5.5, 4.2)
@@ -92,7 +93,7 @@ def main(seeds=5, orders=50, examples=6400):
     none, *some = (f"{stated(values)} %" for values in right.values())
     return Result(
         [first, second, third, fourth],
-        ["positions; matrices", "change of a word's output", "of the output at a place", "of the mean", "% correct"],
+        ["positions; matrices", *map("change of {}".format, CHANGED), "% correct"],
         rows,
         "Attention is position invariant",
         "NLU Lecture 10, A bigger architecture",
@@ -103,11 +104,11 @@ def main(seeds=5, orders=50, examples=6400):
             f"(at most {word:.0e} in {seeds} random models), and so is what is pooled over all words ({pooled:.0e}).",
             f"Every position scheme shows the order of the words, by {seen:.2g} or more; so does a causal mask alone.",
             "Asked for the colour of the next letter of the alphabet, attention without matrices, softmax(XXᵀ) X, is "
-            f"right in {none} (chance: {100 / COLOURS:.0f} %), as xᵢ · xⱼ is the same in both directions; with W_q it "
-            f"is in {some[0]}, with W_k too in {some[1]} and W_v too in {some[2]}. A score needs one matrix between "
+            f"right in {none} (chance: {100 / COLOURS:.0f} %), as xᵢ · xⱼ is the same in both directions; with W_q, in "
+            f"{some[0]}, with W_k as well, in {some[1]}, and with W_v, in {some[2]}. A score needs one matrix between "
             "two words, W_q W_kᵀ; behind one head, W_v adds nothing that the linear layer after it could not.",
         ],
-        limits="The equation holds for any weights; how large the changes are is that of untrained blocks, and says "
+        limits="The equation holds for any weights; the sizes of the changes are those of untrained blocks, and say "
         "nothing about how well a model learns with a scheme. The letters are one task, which needs a direction.",
         verdict="the notes are wrong" if word < 1e-4 < place else "holds" if place < 1e-4 else "not on this task",
         seeds=seeds,

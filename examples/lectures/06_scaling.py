@@ -67,8 +67,10 @@ def result(figures, found, seeds):
     factors = found["q · k"][1][:, 0] / found["q · k"][1][:, -1]
     (shrunk, half), plain = interval(factors), found["q · k"]
     means, medians, scaled = plain[2].mean(0), plain[3].mean(0), found["q · k / √d"]
+    ratio, middle = plain[1].mean(0) / scaled[1].mean(0), WIDTHS.index(64)  # the width of a head in the paper
+    larger = " and ".join(str(width) for width, each in zip(WIDTHS, ratio, strict=True) if each > 1)
     through = bool(shrunk - half > 1 and abs(scaled[1][:, 0] / scaled[1][:, -1] - 1).mean() < 0.3)
-    small, middle = bool(means[-1] < means[0]), WIDTHS.index(64)  # the width of a head in the paper
+    small = bool(means[-1] < means[0])
     return Result(
         figures,
         columns,
@@ -80,7 +82,8 @@ def result(figures, found, seeds):
             "divided by √d, it is 1 at any width.",
             "Without the division by √d, the gradient through the softmax, of the weights with respect to the scores, "
             f"falls by a factor of {stated(factors)} from d = {WIDTHS[0]} to {WIDTHS[-1]}: that half of the sentence "
-            f"is {'right' if through else 'not right here'}.",
+            f"is {'right' if through else 'not right here'}. But at d = {larger} it is larger than with the division, "
+            f"and at {WIDTHS[middle]}, a head's width in the paper, only {100 - 100 * ratio[middle]:.0f} % smaller.",
             f"Without the division by √d, what reaches a query does not simply get small: its median goes from "
             f"{medians[0]:.2f} at d = {WIDTHS[0]} to {medians[middle]:.2f} at {WIDTHS[middle]} (with the division: "
             f"{scaled[3].mean(0)[middle]:.2f}), and then to {medians[-1]:.4f} at {WIDTHS[-1]}, where its mean is "
@@ -89,8 +92,10 @@ def result(figures, found, seeds):
             f"{scaled[3].mean():.2f}; with / d, all weights become alike, and at d = {WIDTHS[-1]} it is "
             f"{found['q · k / d'][2][:, -1].mean():.3f}.",
         ],
-        limits="Gradients are those of the weights: there is no loss. Queries and keys are random, with components of "
-        "variance 1; a trained model can have others, and whether it learns better with / √d is not measured.",
+        limits="“Holds here” is said of the softmax, from d = 256 on; at 64, what reaches a query is larger without "
+        "the division. Gradients are those of the weights: there is no loss. Queries and keys are random, with "
+        "components of variance 1; a trained model can have others, and whether it learns better with / √d is not "
+        "measured.",
         verdict="holds here" if through and not small else "holds" if through else "not on this task",
         seeds=seeds,
     )
