@@ -15,7 +15,8 @@ from keras_tfm.text import UNKNOWN, train_tokenizer
 
 SIZES = (500, 2000, 6000, 12_000)
 KINDS = {"words": ("word", {}), "BPE without bytes": ("bpe", {"byte_fallback": False}), "BPE": ("bpe", {})}
-COLOURS = dict(zip(KINDS, ("C1", "C2", "C0"), strict=True))
+LOOKS = {"words": {"color": "C1", "marker": "o"}, "BPE": {"color": "C0", "marker": "o", "linestyle": "--"}}
+LOOKS["BPE without bytes"] = {"color": "C2", "lw": 7, "alpha": 0.5}  # seen on both sides of a line that lies on it
 LOSSES, MEASURED = (pathlib.Path(__file__).with_name(f"{name}.json") for name in ("vocabularies", "subwords"))
 DATA = pathlib.Path(os.environ.get("MULTI30K", "data/multi30k"))
 
@@ -57,7 +58,7 @@ def draw_losses():
     axis.set_xticks(places - 0.5, [name.partition(" tokens, ")[2].replace(", ", "\n") for name in losses][::2])
     axis.set(ylabel="loss of val, nats per sentence", xlim=(-0.5, len(losses) - 0.5), ylim=(26, 36))
     axis.legend(frameon=False)
-    return figure, [" and ".join(map(stated, pair)) for pair in values], f"{small:.1f} and {large:.1f}"
+    return figure, [" / ".join(map(stated, pair)) for pair in values], f"{small:.1f} / {large:.1f}"
 
 
 def main(seeds=5, sizes=4):
@@ -77,8 +78,7 @@ def main(seeds=5, sizes=4):
     titles = ("lower case, as in training", "with capitals, never seen", "")
     for column, (axis, title) in enumerate(zip((*axes, *lengths), titles, strict=True)):
         for name, values in found.items():
-            style = {"linestyle": "--" if name == "BPE" else "-", "marker": "o", "color": COLOURS[name]}
-            line(axis, sizes, values[:, :, column], label=name, **style)
+            line(axis, sizes, values[:, :, column], label=name, **LOOKS[name])
         axis.set(xscale="log", xlabel="size of the vocabulary", xticks=sizes, ylim=(-2, 62) if title else (0, 36))
         axis.set_xticklabels([f"{size:,}" for size in sizes])
         axis.set_title(title, fontsize=12)
@@ -103,15 +103,16 @@ def main(seeds=5, sizes=4):
             f"capitals, which it did not see, {stated(alone[:, 1])} % and {stated(both[:, 1])} % are unknown.",
             f"With {sizes[-1]:,} entries and one training each, BPE reaches {rows[-1][-1]} BLEU on test2016, and words "
             f"{rows[len(sizes) - 1][-1]}: on these captions, no clear difference.",
-            f"With 2,000 and 12,000 tokens of BPE, a sentence of val costs {usual} nats (five seeds), {less} with "
-            f"dropout 0.1 instead of 0.3, {longer} with 0.2 and 8,000 steps instead of 3,000. Best against best, that "
-            f"is {best}; the large vocabulary gets worse with the other trainings.",
+            f"Loss of a sentence of val (five seeds), 2,000 / 12,000 tokens of BPE: {usual} nats with dropout 0.3 and "
+            f"3,000 steps; {less} with dropout 0.1; {longer} with 0.2 and 8,000 steps. Best against best, that is "
+            f"{best}; the large vocabulary gets worse with the other trainings.",
         ],
-        "BLEU, of one training, has no interval. Texts with many rare words, where subwords should help most, "
-        "are not measured. BLEU and losses are stored: benchmarks/lecture_table.py and benchmarks/vocabularies.py.",
+        "BLEU is of tokenizers of the whole text, one training each, so it has no interval; the other columns are of "
+        "tokenizers of random halves of it. Texts with many rare words, where subwords should help most, are not "
+        "measured. BLEU and losses are stored: benchmarks/lecture_table.py and benchmarks/vocabularies.py.",
         verdict="not on this task" if alone[:, 0].mean() > words[:, 0].mean() else "holds here" if spelled else "holds",
         seeds=seeds,
-        unit="halves of the text",
+        unit="random halves of the training text",
     )
 
 
