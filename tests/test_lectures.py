@@ -85,6 +85,24 @@ def test_the_table_of_ideas_has_no_empty_cell_and_says_what_the_experiments_foun
     assert len(rows) > 60 and all(cell.strip() for row in rows for cell in row.strip("|").split("|"))
 
 
+@pytest.mark.parametrize("name", ["by_hand", pytest.param("one_sentence", marks=pytest.mark.slow)])
+def test_the_drawings_of_a_page_are_what_their_program_writes(name, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(DOCS)
+    importlib.import_module(f"{name}_svg").main(tmp_path)
+    page = (DOCS / f"lectures/{name.replace('_', '-')}.md").read_text()
+    drawings = sorted(path.name for path in tmp_path.iterdir())
+    assert re.findall(r"\]\((\S+)\)\]\(\1\)", page) == drawings  # each leads to itself
+    for drawing in drawings:
+        assert (tmp_path / drawing).read_text() == (DOCS / "lectures" / drawing).read_text()
+
+
+def test_the_matrices_drawn_by_hand_are_those_of_the_page(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS)
+    drawn, page = importlib.import_module("by_hand_svg"), (DOCS / "lectures/by-hand.md").read_text()
+    for name, matrix in {"X": drawn.X, "W_q": drawn.W_Q, "W_k": drawn.W_K, "W_v": drawn.W_V}.items():
+        assert f"\n{name} = np.array({matrix.tolist()})" in page
+
+
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.stem)
 def test_a_notebook_has_the_code_of_its_page_and_stands_alone(page, notebooks):
     cells = json.loads(notebooks.notebook(page))["cells"]
