@@ -111,7 +111,7 @@ class _BeamSearch(Search):
 
         def with_slots(own):
             lengths.append(ops.shape(own["k"])[2])
-            return {name: _in_slots(x, self.num_beams) for name, x in own.items()}
+            return {"k": _in_slots(own["k"], self.num_beams), "v": _in_slots(own["v"], self.num_beams), "slots": []}
 
         keeps = ops.current().keeps_caches and self.num_beams <= MAX_SLOTS
         cache = map_hypotheses(repeated, cache, kept=with_slots if keeps else None)
@@ -129,8 +129,8 @@ class _BeamSearch(Search):
         )
         table = ops.take_each(state["ancestors"], state["parents"])
         table = ops.slice_update(table, (0, 0, state["position"], 0), own)
-        ancestors = ops.squeeze(table, axis=-1)
-        cache = map_hypotheses(reordered, state["cache"], kept=lambda own: {**own, "ancestors": ancestors})
+        slots = {"ancestors": ops.squeeze(table, axis=-1), "position": state["position"]}
+        cache = map_hypotheses(reordered, state["cache"], kept=lambda own: {**own, "slots": slots})
         return cache, {"ancestors": table}
 
     def result(self, state):
@@ -155,6 +155,7 @@ class _BeamSearch(Search):
             rule = "`step` must return attention if, and only if, `coverage_penalty` is not 0"
             received = f"coverage_penalty={self.coverage_penalty}, {2 + len(attention)} outputs of step"
             raise UserError(f"{rule}. Received: {received}")
+        cache = map_hypotheses(lambda x: x, cache, kept=lambda own: {"k": own["k"], "v": own["v"], "slots": []})
         if attention:
             alive = {**alive, "coverage": alive["coverage"] + ops.reshape(attention[0], ops.shape(alive["coverage"]))}
         scores, tokens, parents = self._continuations(last_logits(logits), position, alive)

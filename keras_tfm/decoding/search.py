@@ -7,17 +7,17 @@ A cache is any tree of dicts, lists and tensors, whose first axis is that of the
 structure, shapes and dtypes. What a tensor belongs to depends on the keys above it:
     "memory"    one per source, shared by its hypotheses; fixed size
     "state"     one per hypothesis; fixed size
-    "self"      if it is a dict of "k" and "v", one per hypothesis, (rows, heads, positions, features): a step writes to
-                its own position only, and also takes them as slots; see below
     any other   one per hypothesis, with an axis of positions that can grow, (…, positions, features)
 `step` may be given several rows for each row of the memory: first all rows of source 0, then those of source 1, and so
 on. It may also return the attention to the source, which `beam_search` uses.
 
-A beam search reorders the cache at each step, as hypotheses take the places of others. Runtimes with `keeps_caches`
-leave "self" where it was written: each source has as many slots at each position as there are places in the beam,
-hypothesis n writes to slot n, and "k" and "v" are (sources, heads, positions · slots, features), first all slots of
-position 0. Beside them are "ancestors" (sources, beams, positions): the slots in which a hypothesis finds what belongs
-to it. A step returns "k" and "v" without them. All parts of a cache that are kept have the same number of positions.
+A beam search reorders the cache at each step, as hypotheses take the places of others. A dict of "k", "v" and "slots",
+an empty list, need not be: its arrays are (rows, heads, positions, features), and its layer also reads them as slots.
+Runtimes with `keeps_caches` then leave them where they were written. Each source has as many slots at each position as
+there are places in the beam, hypothesis n writes to slot n, and the arrays are (sources, heads, positions · slots,
+features), first all slots of position 0. In a step, "slots" has the "position" of the search and the "ancestors"
+(sources, beams, positions): the slots in which a hypothesis finds what belongs to it. All such parts of a cache have
+the same number of positions.
 
 A search feeds one token at a time, but reads the tokens that all rows start with, see `prefix`, at once; a cache with a
 "state" reads these one by one, too.
@@ -295,18 +295,13 @@ def last_logits(logits):
 def map_hypotheses(function: Callable, cache: Any, skip: Any = ("memory",), kept: Callable | None = None) -> Any:
     """The cache with `function` applied to each tensor of a hypothesis, except under the keys of `skip`.
 
-    If `kept` is given, it is applied to each "self" that is a dict of "k" and "v", see the module docstring.
+    If `kept` is given, it is applied to each dict that has "slots", see the module docstring.
     """
-
-    def of_key(key, x):
-        if key in skip:
-            return x
-        if kept is not None and key == "self" and isinstance(x, dict) and x.keys() == {"k", "v"}:
-            return kept(x)
-        return map_hypotheses(function, x, skip, kept)
-
     if isinstance(cache, dict):
-        return {key: of_key(key, x) for key, x in cache.items()}
+        if kept is not None and "slots" in cache:
+            return kept(cache)
+        parts = cache.items()
+        return {key: x if key in skip else map_hypotheses(function, x, skip, kept) for key, x in parts}
     if isinstance(cache, (list, tuple)):
         return [map_hypotheses(function, x, skip, kept) for x in cache]
     return function(cache)

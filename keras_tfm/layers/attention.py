@@ -13,10 +13,10 @@ from keras_tfm import ops
 from keras_tfm.common.arguments import UserError, check, one_of
 from keras_tfm.layers import masks, recording
 from keras_tfm.layers.base import as_integer, as_matrices, clone, initializer, options_of
-from keras_tfm.layers.caches import capacity_of, check_capacity, fold_hypotheses
+from keras_tfm.layers.caches import ancestors_at, capacity_of, check_capacity, fold_hypotheses
 from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.positions import SCHEMES, rotate
-from keras_tfm.layers.scores import MIXINGS, SCORES, attend, local_attention
+from keras_tfm.layers.scores import MIXINGS, PRODUCTS, SCORES, attend, local_attention
 
 # Name → width of a head, for inputs of width k and h heads.
 HEADS = {
@@ -359,10 +359,11 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         if causal_mask is None:
             capacity = capacity_of(cache)
             q, causal_mask = check_capacity(q, capacity, start), masks.causal(length, capacity, start)
-        if "ancestors" in cache:
+        if cache.get("slots"):
             return self._of_hypotheses(inputs, q, k, v, cache, attention_mask, causal_mask, start, training)
         updates = {"k": ops.swap_heads(k), "v": ops.swap_heads(v)}
         new = {name: ops.slice_update(cache[name], (0, 0, start, 0), updates[name]) for name in updates}
+        new |= {"slots": cache["slots"]} if "slots" in cache else {}
         if "mask" in cache:
             tokens = ops.ones(ops.shape(inputs)[:2], dtype="bool") if mask is None else mask
             new["mask"] = ops.slice_update(cache["mask"], (0, start), tokens)
@@ -375,25 +376,29 @@ class MultiHeadSelfAttention(MultiHeadAttention):
 
         The hypotheses of a source are queries of one row, so that its keys are read once.
         """
-        check("inputs", tuple(inputs.shape), inputs.shape[1] == 1, "one token per row, for a cache with ancestors")
+        check("inputs", tuple(inputs.shape), inputs.shape[1] == 1, "one token per row, for a cache with slots")
         q, k, v = (fold_hypotheses(x, cache["k"]) for x in (q, k, v))  # (b, slot, h or g, d)
-        slots = cache["ancestors"].shape[1]
+        ancestors = ancestors_at(start, **cache["slots"])
+        slots = ancestors.shape[1]
         updates = {"k": ops.swap_heads(k), "v": ops.swap_heads(v)}
         new = {name: ops.slice_update(cache[name], (0, 0, start * slots, 0), updates[name]) for name in updates}
         k, v = ops.swap_heads(new["k"]), ops.swap_heads(new["v"])
-        chosen = ops.expand_dims(cache["ancestors"], -1) == ops.arange(slots, dtype="int32")  # (b, slot, t, slot)
+        chosen = ops.expand_dims(ancestors, -1) == ops.arange(slots, dtype="int32")  # (b, slot, t, slot)
         if attention_mask is not None and attention_mask.shape[0] != 1:  # (b · n, h, 1, t) → (b, h, n, t)
             attention_mask = ops.swap_heads(masks.combine(attention_mask, rank=4))
             attention_mask = ops.swap_heads(fold_hypotheses(attention_mask, cache["k"]))
         context = self.context(q, k, v, None, attention_mask, training, causal_mask, start, chosen)
-        return self.finish(ops.reshape(context, (ops.shape(inputs)[0], 1, *context.shape[2:])), None), new
+        return self.finish(ops.reshape(context, (ops.shape(inputs)[0], 1, *context.shape[2:])), None), {**cache, **new}
 
     def init_cache(self, batch_size: int, max_length: int, masked: bool = True) -> Any:
         """A cache for keys and values (batch, kv_heads, max_length, head_dim) and, if `masked`, for the calls' masks.
 
+        Its empty "slots" tell a search that this layer could read keys in slots, see `keras_tfm.decoding.search`.
         Heads come before positions: otherwise every step would transpose the whole cache for its matrix products.
         """
         self.check_built("init_cache")
         zeros = ops.zeros((batch_size, self.num_kv_heads, max_length, self.head_dim), dtype=self.compute_dtype)
         cache = {"k": zeros, "v": zeros}
-        return {**cache, "mask": ops.zeros((batch_size, max_length), dtype="bool")} if masked else cache
+        if masked:
+            return {**cache, "mask": ops.zeros((batch_size, max_length), dtype="bool")}
+        return {**cache, "slots": []} if self.score in PRODUCTS else cache

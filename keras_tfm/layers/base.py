@@ -119,16 +119,19 @@ def initializer(name, value):
 def clone(initializer, number=0):
     """A copy of an initializer, which draws other numbers unless it has a seed; functions are returned as they are.
 
-    Copies with another `number` draw other numbers also if it has a seed. For a model that is being loaded, zeros.
+    Copies with another `number` draw other numbers also if it has a seed.
     """
-    if not ops.current().initializes:
-        return _zeros
     if not hasattr(initializer, "clone"):
-        return initializer
+        return unless_loading(initializer)
     config = initializer.get_config()
     if number and isinstance(config.get("seed"), int):
-        return type(initializer).from_config(config | {"seed": config["seed"] + number})
-    return initializer.clone()
+        return unless_loading(type(initializer).from_config(config | {"seed": config["seed"] + number}))
+    return unless_loading(initializer.clone())
+
+
+def unless_loading(initializer):
+    """The initializer; zeros for a model that is being loaded, whose weights are about to be replaced."""
+    return initializer if ops.current().initializes else _zeros
 
 
 def _zeros(shape, dtype=None):
@@ -140,9 +143,7 @@ def as_matrices(initializer, inputs, outputs, matrices=1):
     """Initializes a kernel of rank 3 as matrices of this size; Keras would treat it as that of a convolution."""
 
     def draw(shape, dtype=None):
-        if not ops.current().initializes:
-            return _zeros(shape, dtype)
         each = [clone(initializer, number)((inputs, outputs), dtype) for number in range(matrices)]
         return ops.reshape(ops.stack(each), shape)
 
-    return draw
+    return unless_loading(draw)

@@ -17,7 +17,19 @@ def fold_hypotheses(q, k):
 
 def capacity_of(cache):
     """Number of positions of a cache of self-attention."""
-    return ops.shape(cache["ancestors"] if "ancestors" in cache else cache["k"])[2]
+    return ops.shape(cache["slots"]["ancestors"] if cache.get("slots") else cache["k"])[2]
+
+
+def ancestors_at(start, ancestors, position):
+    """The slot in which each hypothesis finds each position of the cache, (b, slot, t).
+
+    A search, whose table (b, slot, t) that is, counts from 0; here it is at the position `start`, since what precedes
+    it may have been read before it began. That is the same in all slots.
+    """
+    if start is position:
+        return ancestors
+    places = ops.maximum(ops.arange(ops.shape(ancestors)[2], dtype="int32") - (start - position), 0)
+    return ops.take(ancestors, places, axis=2)
 
 
 def check_capacity(x, capacity, start):

@@ -58,6 +58,7 @@ SCORES = {
     "additive": (additive, {"query_kernel": (1, 1), "key_kernel": (1, 1), "vector": (1,)}),
     "concat": (concat, {"kernel": (2, 1), "vector": (1,)}),
 }
+PRODUCTS = {"dot", "scaled_dot", "cosine", "bilinear"}  # of matrices, in which more keys cost little
 
 
 def soft(scores, mask=None):

@@ -8,7 +8,7 @@ import keras
 from keras_tfm import ops
 from keras_tfm.common.arguments import one_of
 from keras_tfm.layers import PositionalEncoding, recording, scores
-from keras_tfm.layers.base import clone, options_of
+from keras_tfm.layers.base import clone, options_of, unless_loading
 from keras_tfm.layers.caches import fold_hypotheses
 from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.masks import MaskedLayer
@@ -49,7 +49,7 @@ class ConvStack(MaskedLayer):
     def dense(self, name, units, inputs):
         """A dense layer for inputs of this width, whose outputs have the variance of its inputs after dropout."""
         normal = keras.initializers.RandomNormal(stddev=math.sqrt(self.kept / inputs))
-        layer = keras.layers.Dense(units, kernel_initializer=clone(normal), dtype=self.dtype_policy, name=name)
+        layer = keras.layers.Dense(units, kernel_initializer=unless_loading(normal), dtype=self.dtype_policy, name=name)
         layer.build((None, None, inputs))
         return layer
 

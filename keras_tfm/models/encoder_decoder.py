@@ -10,7 +10,7 @@ from keras_tfm import decoding, ops
 from keras_tfm.common.arguments import UserError, check, positive
 from keras_tfm.decoding.samplers import Greedy
 from keras_tfm.layers import masks, recording
-from keras_tfm.layers.base import clone
+from keras_tfm.layers.base import unless_loading
 from keras_tfm.models.sequence import SequenceModel
 from keras_tfm.ops import without_mask
 from keras_tfm.ops.private import get_keras_mask
@@ -36,7 +36,7 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
             self.bias = self.add_weight((self.input_dim,), "zeros", name="bias")
 
     def add_weight(self, shape=None, initializer=None, **options):
-        return super().add_weight(shape, clone(initializer), **options)
+        return super().add_weight(shape, unless_loading(initializer), **options)
 
     @property
     def variable_serialization_spec(self):  # what Keras saves, if it exists

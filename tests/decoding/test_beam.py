@@ -9,7 +9,7 @@ from keras_tfm import ops
 from keras_tfm.decoding import Ensemble, beam_search
 from keras_tfm.decoding.search import MIN_SIZE_TO_COMPACT
 from keras_tfm.layers import TransformerDecoder
-from keras_tfm.layers.scores import MIXINGS, SCORES
+from keras_tfm.layers.scores import MIXINGS, PRODUCTS
 from keras_tfm.models import conv, decoder_lm, rnn, transformer
 from keras_tfm.runtimes import programs
 from keras_tfm.text import START
@@ -58,7 +58,7 @@ def search_of(model, sources=TEXTS, max_length=9, **options):
 @slow_on_tensorflow
 @parametrize_all(
     "score, mixing, positions, window, num_kv_heads, heads",
-    [*SCORES],
+    sorted(PRODUCTS),
     [*MIXINGS],
     ["sinusoidal", "learned", "index", "rotary", "relative", "alibi", None],
     [None, 3],
@@ -104,6 +104,49 @@ def test_both_ways_agree_for_prompts():
     prompts = np.array([[5, 6, 7, 8], [9, 8, 0, 0], [4, 0, 0, 0]])
     ids, _ = assert_same_hypotheses(search_of(model, prompts))
     assert (ids[:, 0, :4] == prompts)[prompts > 0].all()
+
+
+def test_both_ways_agree_after_a_prompt_that_prefill_reads(model):
+    """The positions of the steps then differ from those of the search."""
+    prompt = np.array([[START, 7], [START, 5], [START, 9]])
+
+    def prefill(sources, max_length):
+        return model.prefill(sources, max_length + 2, prompt=prompt)
+
+    def step(tokens, position, cache):
+        return model.step(tokens, position + 2, cache)
+
+    ids, _ = assert_same_hypotheses(lambda: beam_search(prefill, step, TEXTS, 9, num_beams=4, n_best=3, min_length=4))
+    free = array(run(keeping(search_of(model), True))[0])
+    assert len({*map(tuple, ids[0].tolist())}) == 3 and ids.tolist() != free.tolist()
+
+
+@pytest.mark.parametrize("merges", [False, True])
+def test_a_step_of_ones_own_may_merge_caches_or_have_other_ones(merges, model):
+    """What is called "self" and has keys and values, but no "slots", is reordered as anything else."""
+
+    def prefill(sources, max_length):
+        rows = ops.shape(sources)[0]
+        past = {"k": ops.zeros((rows, max_length, 1)), "v": ops.zeros((rows, max_length, 1))}
+        return [model.prefill(sources, max_length), {"self": past}]
+
+    def step(tokens, position, cache):
+        logits, new = model.step(tokens, position, cache[0])
+        if merges:
+            new = [
+                {**old, **own, "self": {**old["self"], **own["self"]}} for old, own in zip(cache[0], new, strict=True)
+            ]
+        past = cache[1]["self"]
+        past = {
+            name: ops.slice_update(x, (0, position, 0), ops.cast(tokens[:, None], x.dtype)) for name, x in past.items()
+        }
+        seen = ops.sum(
+            past["k"] * ops.arange(past["k"].shape[1], dtype="float32")[:, None] + past["v"], axis=1, keepdims=True
+        )
+        return logits + 0.1 * ops.cos(seen + ops.arange(logits.shape[-1], dtype="float32")), [new, {"self": past}]
+
+    ids, _ = assert_same_hypotheses(lambda: beam_search(prefill, step, TEXTS, 9, num_beams=4, n_best=3, min_length=4))
+    assert len({*map(tuple, ids[0].tolist())}) == 3
 
 
 @slow_on_tensorflow
