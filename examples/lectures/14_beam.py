@@ -2,7 +2,7 @@
 
 import keras
 import numpy as np
-from lecture import Result, interval, line, panels, run, stated
+from lecture import Result, interval, panels, run, stated
 from measure import percent, trained
 from phrases import END, ENGLISH, LONGEST, MAX, START, WORDS, data, read_back
 
@@ -61,19 +61,28 @@ def draw_tree(model, source, width=3):
 
 
 def draw(found):
-    empty = "an empty one" if found[PLAIN][:, -1, 2].mean() > 5 else "no empty one"
-    figure, axes = panels(f"A wider beam finds a more probable translation, and then {empty}", 3, 4.6, 4)
-    for number, (name, values) in enumerate(found.items()):
-        look = {"marker": "os^D"[number], "color": f"C{number}", "lw": 2, "ls": ("-", "--", ":", "-.")[number]}
-        line(axes[0], BEAMS, values[:, :, 0], label=name, **look)
-        line(axes[1], BEAMS, values[:, :, 1], label=name, **look)
-        line(axes[2], range(1, LONGEST + 1), values[:, -1, 3:], label=name, **look)
-    for axis, label in zip(axes[:2], ("log probability, nats", "right, %"), strict=True):
-        axis.set(xlabel="beam", ylabel=label, xticks=BEAMS)
-    axes[1].set_ylim(0, 105)
-    axes[2].set(xlabel="nouns in the sentence", ylabel=f"right with a beam of {BEAMS[-1]}, %", ylim=(0, 105))
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=11)
-    return figure
+    """What wider beams gain in probability, and how much is right, by beam and by number of nouns: a figure each."""
+    wide, plain = f"a beam of {BEAMS[-1]}", found[PLAIN][:, -1].mean(0)
+    without, nouns = f"Without a division, {wide} gets", range(1, LONGEST + 1)
+    gain, right, longer = ({} for _ in range(3))
+    for name, x in found.items():
+        gain[name], right[name], longer[name] = x[:, 1:, 0] - x[:, :1, 0], x[:, :, 1], x[:, -1, 3:]
+    figures = [
+        ("A wider beam finds more probable translations", gain, BEAMS[1:], "beam", "nats above greedy search"),
+        (f"{without} {plain[1]:.0f} % right", right, BEAMS, "beam", "right, %"),
+        (f"{without} {plain[-1]:.0f} % right with {LONGEST} nouns", longer, nouns, "nouns", f"right with {wide}, %"),
+    ]
+    for number, (title, values, names, xlabel, ylabel) in enumerate(figures):
+        figure, (axis,) = panels(title, 1, 8, 4.6)
+        for place, (name, each) in enumerate(values.items()):
+            mean, half = interval(each)
+            ends = half if values is gain else [np.minimum(half, mean), np.minimum(half, 100 - mean)]  # 0 to 100 %
+            axis.bar(np.arange(len(names)) + 0.2 * place - 0.3, mean, 0.18, yerr=ends, capsize=3, label=name, zorder=2)
+        axis.set(xlabel=xlabel, ylabel=ylabel, xticks=range(len(names)), xticklabels=names)
+        axis.set_ylim(0, None if values is gain else 105)
+        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=11)
+        figures[number] = figure
+    return figures
 
 
 def main(seeds=5, steps=300):
@@ -91,7 +100,7 @@ def main(seeds=5, steps=300):
     rows = [[name, str(beam), x[:, n]] for name, x in found.items() for n, beam in enumerate(BEAMS)]
     rows = [[name, beam, stated(x[:, 0]), *map(percent, x[:, [1, 2, -1]].T)] for name, beam, x in rows]
     return Result(
-        [tree, draw(found)],
+        [tree, *draw(found)],
         ["search", "beam", "log probability", "right, %", "empty, %", f"right, {LONGEST} nouns, %"],
         rows,
         "it had to change its beam search a little bit as well",
