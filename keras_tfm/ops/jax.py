@@ -84,14 +84,15 @@ def layer_norm(layer, x):
     kernels = triton()
     if kernels is None or not plain.is_simple_norm(layer, x) or not kernels.suits_norm(x):
         return plain.layer_norm(layer, x)
-    return kernels.layer_norm(x, ops.cast(layer.gamma, "float32"), ops.cast(layer.beta, "float32"), layer.epsilon)
+    scale, offset = ops.cast(layer.gamma, "float32"), ops.cast(layer.beta, "float32")
+    return ops.cast(kernels.layer_norm(x, scale, offset, layer.epsilon), layer.compute_dtype)
 
 
 def crossentropy(labels, logits, smoothing=0.0):
     """Holds no second copy of the logits in float32."""
     labels, logits = ops.cast(labels, "int32"), ops.convert_to_tensor(logits)
     share = smoothing / logits.shape[-1]
-    sums = _sums_in_one_pass if jax.default_backend() == "gpu" else _sums
+    sums = _sums_in_one_pass if _device().platform == "gpu" else _sums
 
     def forwards(logits):
         wide = logits.astype("float32")
@@ -132,10 +133,15 @@ def _sums_in_one_pass(x):
     return highest + jnp.log(total), plain_sum / x.shape[-1]
 
 
+def _device():
+    """The device that JAX computes on: that of `jax.default_device` and `keras.device`, else the first one."""
+    device = jax.config.jax_default_device
+    return jax.devices(device)[0] if isinstance(device, str) else device or jax.devices()[0]
+
+
 @functools.cache
-def _find_triton():
+def _find_triton(device):
     """The kernels for GPUs, or None where they have not been tried: only Hopper GPUs and known versions of JAX."""
-    device = jax.devices()[0]
     if getattr(device, "compute_capability", None) != "9.0" or not xla_flags.are_known():
         return None
     from keras_tfm.ops import triton
@@ -145,16 +151,18 @@ def _find_triton():
 
 def triton():
     """The kernels for GPUs, or None: on other devices, and on several, among which XLA cannot divide them."""
-    return None if keras.distribution.distribution() is not None else _find_triton()
+    several = keras.distribution.distribution() is not None or not jax.sharding.get_abstract_mesh().empty
+    return None if several else _find_triton(_device())
 
 
 def attention(q, k, v, key_mask=None, causal=False):
     """By kernels for GPUs, unless there is one query per row; XLA on CPUs cannot multiply float16 matrices."""
-    if key_mask is not None and packs_attention([x.shape[2:] for x in (q, k, v)], q.dtype, q.shape[1], k.shape[1]):
+    if key_mask is not None and packs_attention(q, k, [x.shape[2:] for x in (q, k, v)], q.dtype):
         return packed_attention([x[:, :, None] for x in (q, k, v)], key_mask, None, causal)
-    if key_mask is not None and jax.default_backend() == "gpu" and q.shape[1] > 1:
-        return _cudnn_attention(q, k, v, key_mask, causal)
-    if jax.default_backend() == "cpu" and q.dtype == "float16":
+    platform, one_memory_each = _device().platform, q.shape[0] == k.shape[0]
+    if key_mask is not None and platform == "gpu" and q.shape[1] > 1 and one_memory_each:
+        return _cudnn_attention(q, k, v, jnp.broadcast_to(key_mask, k.shape[:2]), causal)
+    if platform == "cpu" and q.dtype == "float16":
         return plain.attention(q, k, v, key_mask, causal)
     return plain.keras_attention(q, k, v, key_mask, causal)
 
@@ -162,14 +170,14 @@ def attention(q, k, v, key_mask=None, causal=False):
 short_attention = attention
 
 
-def packs_attention(heads, dtype, queries, keys):
+def packs_attention(inputs, memory, heads, dtype):
     kernels = triton()
-    return kernels is not None and queries > 1 and kernels.suits(heads, dtype, queries, keys)
+    return kernels is not None and kernels.suits((inputs.shape, memory.shape), heads, dtype)
 
 
 def packed_attention(projections, key_mask, query_mask, causal):
     """Attention of what one, two or three products have computed, (batch, length, 3 or less, heads, head_dim) each."""
-    key_mask = jnp.ones(projections[-1].shape[:2], "bool") if key_mask is None else key_mask
+    key_mask = jnp.broadcast_to(True if key_mask is None else key_mask, projections[-1].shape[:2])
     return triton().attention(tuple(projections), key_mask, query_mask, causal)
 
 

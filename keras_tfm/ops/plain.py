@@ -88,8 +88,8 @@ def keras_attention(q, k, v, key_mask=None, causal=False):
     return ops.dot_product_attention(q, k, v, scale=1.0, is_causal=causal)
 
 
-def packs_attention(heads, dtype, queries, keys):
-    """Whether `packed_attention` exists for these heads, [(number, head_dim)] × 3, and numbers of tokens."""
+def packs_attention(inputs, memory, heads, dtype):
+    """Whether `packed_attention` exists for inputs, a memory (batch, length, …) and heads [(number, head_dim)] × 3."""
     return False
 
 

@@ -169,7 +169,7 @@ def projected_attention(inputs, memory, layers, mask=None, key_mask=None, causal
     """
     pairs = [(inputs, layers)] if memory is inputs else [(inputs, layers[:1]), (memory, layers[1:])]
     heads = [_output_shape(layer) for layer in layers]
-    if backend.packs_attention(heads, layers[0].compute_dtype, inputs.shape[1], memory.shape[1]):
+    if backend.packs_attention(inputs, memory, heads, layers[0].compute_dtype):
         products = [_in_shape(x, _product(_as_rows(x), some, affine)) for x, some in pairs]
         return backend.packed_attention(
             [ops.reshape(x, (*x.shape[:2], -1, *heads[0])) for x in products], key_mask, mask, causal

@@ -17,13 +17,23 @@ WARPS = {16: 4, 32: 4, 64: 4, 128: 8}  # by the size of a block or head: matrix 
 LONGEST = {"bfloat16": 128, "float16": 128, "float32": 64}  # what registers hold
 NEVER = -1e30
 
+# Pallas compiles each call outside of a program anew; JAX keeps a program for each shape, and inlines it into others.
+_program = functools.partial(jax.jit, inline=True)
 
-def suits(heads, dtype, queries, keys):
-    """Whether `attention` can be computed here: a row of each fits into a block, and all have the same heads."""
+
+def suits(shapes, heads, dtype):
+    """Whether `attention` can be computed here: a row of each fits into a block, and all have the same heads.
+
+    Args:
+        shapes: of queries and keys, (batch, length, …); the batches must be the same, and nothing be empty.
+        heads: [(number, head_dim)] of queries, keys and values.
+    """
+    (batch, queries, *_), (others, keys, *_) = shapes
+    fits = batch == others and batch > 0 and keys > 0 and queries > 1
     # Triton's products in float32 have 10 bits, as those of XLA on GPUs unless a user wants more.
     usual = dtype != "float32" or jax.config.jax_default_matmul_precision is None
     same = len({*map(tuple, heads)}) == 1 and heads[0][1] in WARPS
-    return usual and same and max(queries, keys) <= LONGEST.get(str(dtype), 0)
+    return fits and usual and same and max(queries, keys) <= LONGEST.get(str(dtype), 0)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
@@ -48,6 +58,7 @@ def _saving(projections, key_mask, query_mask, causal, interpret):
     return context, (projections, key_mask, normalizers)
 
 
+@_program(static_argnums=(0, 1))
 def _gradient(causal, interpret, saved, upstream):
     projections, key_mask, normalizers = saved
     arrays = *projections, upstream[:, :, None]
@@ -55,6 +66,7 @@ def _gradient(causal, interpret, saved, upstream):
     return tuple(_call(_attend_backwards, arrays, (key_mask, normalizers), like, causal, interpret)), None, None
 
 
+@_program(static_argnums=(3, 4))
 def _forwards(projections, key_mask, query_mask, causal, interpret):
     """The context, and for each query the logarithm of the sum of its powers of two, (batch, heads, query)."""
     (batch, queries, _, heads, head_dim), dtype = projections[0].shape, projections[0].dtype
@@ -69,6 +81,8 @@ attention.defvjp(_saving, _gradient)
 def _call(kernel, arrays, vectors, outputs, causal, interpret):
     """Runs a kernel once for each row and head of `arrays`, of which it is given each part as a block of its own."""
     (batch, queries, _, heads, _), keys = arrays[0].shape, vectors[0].shape[1]
+    if {x.shape[0] for x in (*arrays, *vectors)} != {batch}:  # a GPU would read what is behind the shorter ones
+        raise ValueError(f"all arrays must have {batch} rows. Received: {[x.shape for x in (*arrays, *vectors)]}")
 
     def spec(shape):
         if len(shape) == 5:
@@ -108,7 +122,7 @@ def _attend(q_ref, k_ref, v_ref, mask_ref, query_mask_ref, context_ref, normaliz
     query = jnp.arange(q_ref.shape[0])
     asks = triton.load(query_mask_ref, mask=query < queries, other=0) > 0
     total, some = jnp.sum(powers, axis=1), (highest > NEVER / 2) & asks
-    context = triton.dot(powers.astype(v.dtype), v) * jnp.where(some, 1 / total, 0.0)[:, None]
+    context = jnp.where(some[:, None], triton.dot(powers.astype(v.dtype), v) / total[:, None], 0.0)
     _store(context_ref, context, queries)
     # Of a query that attends to nothing, all weights that are computed from its normalizer are zero.
     triton.store(normalizer_ref, jnp.where(some, highest + jnp.log2(total), -NEVER), mask=query < queries)
@@ -167,6 +181,7 @@ def suits_norm(x):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+@_program(static_argnums=(3, 4))
 def layer_norm(x, scale, offset, epsilon, interpret=False):
     """x (…, features), normalized in float32, times `scale` plus `offset`, both (features,)."""
     rows = x.reshape(-1, x.shape[-1])
@@ -186,6 +201,7 @@ def layer_norm(x, scale, offset, epsilon, interpret=False):
     return normalized.reshape(x.shape)
 
 
+@_program(static_argnums=(0, 1))
 def _norm_gradient(epsilon, interpret, saved, upstream):
     x, scale = saved
     rows, upstream = (each.reshape(-1, x.shape[-1]) for each in (x, upstream))

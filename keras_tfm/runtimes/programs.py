@@ -48,7 +48,7 @@ class _JaxProgram:
         self.locks = sorted(locks, key=id)  # every thread takes them in the same order
         accelerated = machine.current().accelerated
         if accelerated:
-            options = xla_flags.GRAPH_OPTIONS if jax.default_backend() == "gpu" and xla_flags.are_known() else None
+            options = xla_flags.graph_options() if jax.default_backend() == "gpu" else None
         else:
             options = None if optimize else {"xla_backend_optimization_level": 0}
         run = self._run_hoisted if accelerated else self._run

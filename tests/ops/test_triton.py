@@ -3,11 +3,12 @@
 import functools
 import types
 
+import keras
 import numpy as np
 import pytest
 from conftest import BACKEND, TOLERANCE, assert_close, built, normal, parametrize_all, run
 
-from keras_tfm.layers import TransformerDecoderBlock, TransformerEncoderBlock
+from keras_tfm.layers import MultiHeadAttention, TransformerDecoderBlock, TransformerEncoderBlock
 
 pytestmark = pytest.mark.skipif(BACKEND != "jax", reason="the kernels for GPUs are written for JAX")
 if BACKEND == "jax":
@@ -77,6 +78,8 @@ def test_masked_queries_get_zeros_and_give_no_gradients():
     for slope in slopes:
         slope = np.asarray(slope.astype("float32"))
         assert not slope[~np.asarray(mask)].any() and np.isfinite(slope).all()
+    nowhere = jnp.where(mask[:, :, None, None], q, jnp.nan)
+    assert (context == kernel(packed(nowhere, k, v, "q, k, v"))).all()
 
 
 @parametrize_all("shape, dtype", [(1, 1, 64), (3, 5, 128), (70, 256)], ["float32", "bfloat16"])
@@ -108,7 +111,7 @@ def interpreted(monkeypatch):
     kernels |= {"suits": triton.suits, "suits_norm": triton.suits_norm}
 
     def on_a_gpu():
-        monkeypatch.setattr(functions, "_find_triton", lambda: types.SimpleNamespace(**kernels))
+        monkeypatch.setattr(functions, "_find_triton", lambda device: types.SimpleNamespace(**kernels))
         return calls
 
     return on_a_gpu
@@ -130,6 +133,50 @@ def test_blocks_compute_the_same_with_the_kernels(dtype, num_kv_heads, interpret
     for a, b in zip(found, expected, strict=True):
         a, b = (np.where(mask[:, :, None], np.asarray(each, "float32"), 0) for each in (a, b))
         assert_close(a, b, max(TOLERANCE[dtype], TOLERANCES["float32"]))
+
+
+def test_a_mask_for_all_rows_and_a_memory_for_all_rows(interpreted):
+    """A GPU would read the masks of other rows from memory that is not the mask's."""
+    x, memory, mask = normal(3, 5, 64), normal(3, 7, 64, seed=1), np.array([[1, 1, 1, 0, 0, 0, 1]], bool)
+    layer = built(MultiHeadAttention(num_heads=2), x, memory)
+    cases = [(memory, mask), (memory, np.repeat(mask, 3, axis=0)), (memory[:1], mask)]
+    expected = [run(layer, x, memory, memory_mask=mask) for memory, mask in cases]
+    calls = interpreted()
+    for (memory, mask), wanted in zip(cases, expected, strict=True):
+        assert_close(run(layer, x, memory, memory_mask=mask), wanted, TOLERANCES["float32"])
+    assert calls == ["attention"] * 2  # heads would find no second row of the memory
+    (q, k, v), mask = some_inputs(3, 4, 4, 2, 16)
+    with pytest.raises(ValueError, match="must have 3 rows"):
+        triton.attention((q[:, :, None], k[:, :, None], v[:, :, None]), mask[:1], interpret=True)
+
+
+def test_nothing_is_compiled_anew_outside_of_programs():
+    (q, k, v), mask = some_inputs(2, 16, 16, 2, 16)
+    x, scale, compiled = normal(2, 3, 64), np.ones(64, "float32"), []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, _, **details: compiled.append(details) if event.endswith("backend_compile_duration") else None
+    )
+
+    def all_kernels():
+        attend = lambda *x: triton.attention(packed(*x, "qkv"), mask, interpret=True)  # noqa: E731
+        with_gradients(attend, (q, k, v), jnp.ones(q.shape))
+        with_gradients(lambda *x: triton.layer_norm(*x, 1e-5, True), (jnp.asarray(x), scale, scale), jnp.ones(x.shape))
+
+    all_kernels()
+    before = len(compiled)
+    assert before
+    all_kernels()
+    assert compiled[before:] == []
+
+
+def test_the_kernels_are_for_programs_of_one_device(interpreted):
+    calls, x, norm = interpreted(), jnp.asarray(normal(2, 3, 64)), keras.layers.LayerNormalization()
+    norm.build(x.shape)
+    mesh, spec = jax.sharding.Mesh(jax.devices()[:1], "x"), jax.sharding.PartitionSpec("x")
+    divided = jax.shard_map(lambda x: functions.layer_norm(norm, x), mesh=mesh, in_specs=spec, out_specs=spec)(x)
+    assert not calls
+    assert_close(functions.layer_norm(norm, x), divided, TOLERANCES["float32"])
+    assert calls == ["layer_norm"]
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCES))
@@ -158,3 +205,15 @@ def test_triton_can_express_the_kernels():
 
     program = jax.jit(jax.grad(loss, (0, 1))).trace(q, x).lower(lowering_platforms=("cuda",)).as_text()
     assert program.count("triton") >= 3
+
+
+@parametrize_all("dtype, head_dim", list(TOLERANCES), [16, 128])
+def test_triton_can_express_the_longest_rows(dtype, head_dim):
+    longest = triton.LONGEST[dtype]
+    (q, k, v), mask = some_inputs(2, longest, longest, 2, head_dim, dtype)
+
+    def loss(q):
+        return triton.attention(packed(q, k, v, "qkv"), mask, mask, True).astype("float32").sum()
+
+    program = jax.jit(jax.grad(loss)).trace(q).lower(lowering_platforms=("cuda",)).as_text()
+    assert program.count("triton") >= 2
