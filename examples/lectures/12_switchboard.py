@@ -2,7 +2,7 @@
 
 import keras
 import numpy as np
-from lecture import Result, heat_map, interval, line, panels, run, stated
+from lecture import Result, chance, heat_map, interval, line, panels, run, stated
 from measure import percent, trained
 
 from keras_tfm.layers import FeedForward, MultiHeadSelfAttention, PositionalEncoding, record_attention
@@ -10,8 +10,9 @@ from keras_tfm.layers import FeedForward, MultiHeadSelfAttention, PositionalEnco
 DIGITS, LENGTH, BASE, WIDTH, HEADS, BATCH, EPOCHS = 5, 9, 5, 32, 4, 64, 10  # length: 5 digits, =, 3 of the answers
 WHOLE, POSITIONS, MASK, RESIDUAL, NORM = "whole model", "no positions", "no mask", "no residuals", "no layer norm"
 PLAIN, DEEPER, SCALE, ONE = "no feed-forward", "no feed-forward, 4 blocks", "no √d", "one head"
-PARTS = (WHOLE, SCALE, ONE, NORM, RESIDUAL, PLAIN, DEEPER, POSITIONS, MASK)
-CHANCE = 100 * 2 * (BASE - 1) / BASE**2  # the most frequent difference is 1
+AGES, PARTS = range(1, EPOCHS + 1), (WHOLE, SCALE, ONE, NORM, RESIDUAL, PLAIN, DEEPER, POSITIONS, MASK)
+SHARES = np.bincount(abs(np.subtract.outer(range(BASE), range(BASE))).ravel()) / BASE**2  # of the differences
+CHANCE, GUESSING = 100 * SHARES.max(), -SHARES @ np.log(SHARES)  # in % and in nats, for a model that knows only these
 
 
 def data(count, seed):
@@ -62,25 +63,41 @@ def measure(off, steps, **seeds):
 def draw(found):
     useless = " or ".join(off.removeprefix("no ") for off in found if found[off][1].mean() < CHANCE + 15)
     figure, (axis,) = panels(f"Little better than guessing without {useless or 'several parts'}", 1, 8, 4.7)
-    for row, name in enumerate(PARTS):
-        mean, half = interval(found[name][1])
+    for row, (mean, half) in enumerate(interval(found[name][1]) for name in PARTS):
         axis.barh(-row, mean, xerr=[[half], [min(half, 100 - mean)]], capsize=4, color="C0")
     for value, style, label in ((CHANCE, ":", "guessing"), ((CHANCE + found[WHOLE][1].mean()) / 2, "--", "half-way")):
         axis.axvline(value, color="black", linestyle=style, label=label)
     axis.set(xlabel="correct, %", yticks=-np.arange(len(found)), yticklabels=found, xlim=(0, 102), axisbelow=True)
     figure.legend(frameon=False, fontsize=11, ncols=2, loc="outside lower center")
-    curves, (side,) = panels(f"Without the mask, the loss falls to {found[MASK][0][:, -1].mean():.1g}", 1, 10, 4.4)
-    for name in sorted((WHOLE, MASK, PLAIN, POSITIONS), key=lambda name: -found[name][0][:, -1].mean()):
-        line(side, range(1, EPOCHS + 1), found[name][0], lw=2, label=f"{name}: {found[name][1].mean():.0f} %")
-    side.set(xlabel="epoch", ylabel="loss in training, nats per digit", ylim=(0, 2))
-    side.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), title="written correctly", alignment="left")
-    maps, places = panels("Where each place looks in the first block", 3, 4.4, 4)
+    right = {name: f"{found[name][1].mean():.0f} %" for name in PARTS}
+    curves, (axis,) = panels(f"Without the mask, the loss falls first, and {right[MASK]} is written correctly", 1, 9)
+    for name, style in ((WHOLE, "-"), (MASK, "--")):
+        line(axis, AGES, found[name][0], lw=2, ls=style, marker="o", label=f"{name}: {right[name]} written correctly")
+    chance(axis, GUESSING, f"guessing: {CHANCE:.0f} %")
+    axis.set(xlabel="epoch", ylabel="loss in training, nats per digit", ylim=(0, 2))
+    axis.legend(frameon=False)
+    high = " or ".join(name for name in PARTS if found[name][0][:, -1].mean() > GUESSING / 2) or "none of these"
+    each, (unused,) = panels(f"The loss stays high only with {high}", 1, 13.2, 6.6)
+    unused.remove()
+    for axis, name in zip(each.subplots(2, 4, sharex=True, sharey=True).flat, PARTS[1:], strict=True):
+        line(axis, AGES, found[WHOLE][0], lw=2, ls="--", color="0.6", label=WHOLE)
+        line(axis, AGES, found[name][0], lw=2, label="without the part")
+        chance(axis, GUESSING, "guessing")
+        axis.set(title=f"{name}\n{right[name]} written correctly", ylim=(0, 2.8), xlabel="epoch", ylabel="loss, nats")
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.label_outer()
+    each.legend(*axis.get_legend_handles_labels(), frameon=False, ncols=3, loc="outside lower center")
+    yield from (figure, curves, each)
     names = [*"abcde", "=", "1st", "2nd", "3rd", "4th"]
-    for place, name in zip(places, (WHOLE, POSITIONS, MASK), strict=True):
-        image = heat_map(place, found[name][2].mean(0), names[-4:], names[:-1], name, cmap="Blues", vmin=0, vmax=0.5)
-        place.set(xlabel="looks at", ylabel="writes")
-    maps.colorbar(image, ax=places, label="weight")
-    return [figure, curves, maps]
+    first = "The whole model looks at the two digits whose difference it writes", (WHOLE, POSITIONS, MASK)
+    second = "Without residuals, the first block hardly looks for the two digits", (SCALE, ONE, NORM, RESIDUAL)
+    for title, parts in (first, second):
+        maps, places = panels(title, len(parts), 4, 3.8)
+        for axis, name in zip(places, parts, strict=True):
+            image = heat_map(axis, found[name][2].mean(0), names[-4:], names[:-1], name, cmap="Blues", vmin=0, vmax=0.5)
+            axis.set(xlabel="looks at", ylabel="writes")
+        maps.colorbar(image, ax=places, label="weight")
+        yield maps
 
 
 def main(seeds=5, steps=300, first_seed=11):
@@ -91,8 +108,9 @@ def main(seeds=5, steps=300, first_seed=11):
     needed, spared = ([o for o in (POSITIONS, DEEPER, MASK) if np.dot((s, 1), ends[o]) < 0] for s in (1, -1))
     right, less = ({off: percent(x) for off, x in xs.items()} for xs in ({o: f[1] for o, f in found.items()}, lost))
     there = 100 * found[MASK][2][:, range(DIGITS - 2), range(DIGITS + 1, LENGTH)].mean(1)  # at what is to be written
+    two = {off: stated(100 * sum(f[2].trace(n, 1, 2) for n in (0, 1)) / (DIGITS - 1)) for off, f in found.items()}
     return Result(
-        draw(found),
+        [*draw(found)],
         ["part", "parameters", "loss in training", "written correctly, %", "less than the whole model"],
         [[off, f"{build(off).count_params():,}", stated(found[off][0][:, -1]), right[off], less[off]] for off in PARTS],
         "overall, necessities for a self-attention building block",
@@ -108,6 +126,8 @@ def main(seeds=5, steps=300, first_seed=11):
             f"for the same number of parameters, {right[DEEPER]} %.",
             f"Beyond the list, {right[RESIDUAL]} % is correct without residual connections, {right[NORM]} % without "
             f"norms, {right[SCALE]} % without √d, {right[ONE]} % with one head.",
+            f"Of the first block's attention, {two[WHOLE]} % goes to the two digits whose difference is written; with "
+            f"one head {two[ONE]} %, without residual connections {two[RESIDUAL]} % (spread evenly: 27 %).",
         ],
         f"Two blocks of width {WIDTH}, {steps} steps, one recipe; norms and √d are there for models deeper and wider.",
         verdict="holds here" if len(needed) == 3 else "not on this task",

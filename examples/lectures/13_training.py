@@ -9,6 +9,8 @@ from keras_tfm.models import transformer
 WORDS, LENGTH, BATCH, EPOCHS, START = 12, 10, 64, 6, 1
 SOURCE, TARGET, VOCABULARY = 4, 4 + WORDS, 4 + 3 * WORDS  # first ids; word w is 2w or 2w + 1 there, by gender
 PLACES, NEXT = range(1, LENGTH + 1), 100 * (1 - (1 - 1 / WORDS) ** 2)  # by chance, a translation of a neighbour, in %
+COLUMNS = [f"place {LENGTH}, reads {what}, %" for what in ("right words", "its own")]
+COLUMNS += ["gap, points", "later words that change, %"]
 AGREES, ALONE, COPY = "each word agrees with the last", "words stand alone", "without the shift"
 
 
@@ -68,10 +70,13 @@ def draw(found, gaps):
         chance(axis, 100 / (2 * WORDS), "guessing")
     line(axes[0], PLACES, found[AGREES][2][:, 1], label="its own, gender aside", marker="^")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=11)
-    other, (axis,) = panels(f"Without the shift, the loss falls to {found[COPY][0][:, -1].mean():.1g}", 1, 9, 4)
+    copied, right = found[COPY][0][:, -1].mean(), found[COPY][2][:, 0].mean()
+    title = f"Without the shift, the loss falls to {copied:.1g} and {right:.0f} % is translated correctly"
+    other, (axis,) = panels(title, 1, 9, 4.4)
     for kind, label in ((AGREES, "with the shift"), (COPY, COPY)):
         label += f": {found[kind][2][:, 0].mean():.0f} % translated correctly"
         line(axis, range(1, EPOCHS + 1), found[kind][0], label=label, marker="o", lw=2)
+    chance(axis, np.log(2 * WORDS), f"guessing: {100 / (2 * WORDS):.0f} % translated correctly")
     axis.set(xlabel="epoch", ylabel="loss in training, nats per word", ylim=(0, None))
     axis.legend(frameon=False)
     return [figure, other]
@@ -91,7 +96,7 @@ def main(seeds=5, steps=120, rows=500):
     _, start, forced, _, gap, change = rows[AGREES]
     return Result(
         draw(found, gaps),
-        ["task", "loss in training", "place 1, %", f"place {LENGTH}, right words", "its own", "gap", "change, %"],
+        ["task", "loss in training", "place 1, %", *COLUMNS],
         [[kind, *row] for kind, row in rows.items()],
         "the inputs at step 2&3 will be based on the output at step 1",
         "CS 182, Lecture 12, Masked decoding",
