@@ -393,7 +393,8 @@ class MultiHeadSelfAttention(MultiHeadAttention):
     def init_cache(self, batch_size: int, max_length: int, masked: bool = True) -> Any:
         """A cache for keys and values (batch, kv_heads, max_length, head_dim) and, if `masked`, for the calls' masks.
 
-        Its empty "slots" tell a search that this layer could read keys in slots, see `keras_tfm.decoding.search`.
+        Where caches can be kept in place, empty "slots" tell a search that this layer could read keys in slots, see
+        `keras_tfm.decoding.search`.
         Heads come before positions: otherwise every step would transpose the whole cache for its matrix products.
         """
         self.check_built("init_cache")
@@ -401,4 +402,4 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         cache = {"k": zeros, "v": zeros}
         if masked:
             return {**cache, "mask": ops.zeros((batch_size, max_length), dtype="bool")}
-        return {**cache, "slots": []} if self.score in PRODUCTS else cache
+        return {**cache, "slots": []} if ops.current().keeps_caches and self.score in PRODUCTS else cache
