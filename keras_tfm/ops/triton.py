@@ -13,6 +13,8 @@ from jax import numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
+from keras_tfm.ops import plain
+
 WARPS = {16: 4, 32: 4, 64: 4, 128: 8}  # by the size of a block or head: matrix units multiply no smaller ones
 LONGEST = {"bfloat16": 128, "float16": 128, "float32": 64}  # what registers hold
 NEVER = -1e30
@@ -36,7 +38,6 @@ def suits(shapes, heads, dtype):
     return fits and usual and same and max(queries, keys) <= LONGEST.get(str(dtype), 0)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def attention(projections, key_mask, query_mask=None, causal=False, interpret=False):
     """Scaled dot-product attention of what one, two or three products have computed.
 
@@ -53,29 +54,50 @@ def attention(projections, key_mask, query_mask=None, causal=False, interpret=Fa
     return _forwards(projections, key_mask, query_mask, causal, interpret)[0]
 
 
-def _saving(projections, key_mask, query_mask, causal, interpret):
-    context, normalizers = _forwards(projections, key_mask, query_mask, causal, interpret)
-    return context, (projections, key_mask, normalizers)
-
-
-@_program(static_argnums=(0, 1))
-def _gradient(causal, interpret, saved, upstream):
-    projections, key_mask, normalizers = saved
-    arrays = *projections, upstream[:, :, None]
-    like = [(x.shape, x.dtype) for x in projections]
-    return tuple(_call(_attend_backwards, arrays, (key_mask, normalizers), like, causal, interpret)), None, None
-
-
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 @_program(static_argnums=(3, 4))
 def _forwards(projections, key_mask, query_mask, causal, interpret):
     """The context, and for each query the logarithm of the sum of its powers of two, (batch, heads, query)."""
     (batch, queries, _, heads, head_dim), dtype = projections[0].shape, projections[0].dtype
     outputs = [((batch, queries, heads, head_dim), dtype), ((batch, heads, queries), "float32")]
     query_mask = jnp.ones((batch, queries), "bool") if query_mask is None else query_mask
-    return _call(_attend, projections, (key_mask, query_mask), outputs, causal, interpret)
+    return tuple(_call(_attend, projections, (key_mask, query_mask), outputs, causal, interpret))
 
 
-attention.defvjp(_saving, _gradient)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+@_program(static_argnums=(4, 5))
+def _gradient(projections, key_mask, normalizers, upstream, causal, interpret):
+    """The gradients of the projections, for that of the context."""
+    arrays = *projections, upstream[:, :, None]
+    like = [(x.shape, x.dtype) for x in projections]
+    return tuple(_call(_attend_backwards, arrays, (key_mask, normalizers), like, causal, interpret))
+
+
+def _second_gradient(causal, interpret, given, slopes):
+    """That of the definition: it is needed too seldom for a kernel."""
+    projections, key_mask, normalizers, upstream = given
+    some = jnp.swapaxes(normalizers, 1, 2)[..., None] < -NEVER / 2
+
+    def context(projections):
+        q, k, v = (x[:, :, part] for x in projections for part in range(x.shape[2]))
+        return jnp.where(some, plain.attention(q, k, v, key_mask, causal), 0)
+
+    def gradient(projections, upstream):
+        return jax.vjp(context, projections)[1](upstream)[0]
+
+    to_projections, to_upstream = jax.vjp(gradient, projections, upstream)[1](slopes)
+    return to_projections, None, None, to_upstream
+
+
+def _saving(projections, key_mask, query_mask, causal, interpret):
+    context, normalizers = _forwards(projections, key_mask, query_mask, causal, interpret)
+    return (context, normalizers), (projections, key_mask, normalizers)
+
+
+_forwards.defvjp(
+    _saving, lambda causal, interpret, saved, upstream: (_gradient(*saved, upstream[0], causal, interpret), None, None)
+)
+_gradient.defvjp(lambda *given: (_gradient(*given), given[:4]), _second_gradient)
 
 
 def _call(kernel, arrays, vectors, outputs, causal, interpret):
@@ -201,6 +223,7 @@ def layer_norm(x, scale, offset, epsilon, interpret=False):
     return normalized.reshape(x.shape)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 @_program(static_argnums=(0, 1))
 def _norm_gradient(epsilon, interpret, saved, upstream):
     x, scale = saved
@@ -223,7 +246,21 @@ def _norm_gradient(epsilon, interpret, saved, upstream):
     return to_x.reshape(x.shape), *(each.sum(axis=0).astype(scale.dtype) for each in partial)
 
 
+def _second_norm_gradient(epsilon, interpret, given, slopes):
+    """That of the definition."""
+
+    def normalized(x, scale, offset):
+        return (_standardized(x, epsilon)[0] * scale + offset).astype(x.dtype)
+
+    def gradient(saved, upstream):
+        x, scale = saved
+        return jax.vjp(normalized, x, scale, jnp.zeros_like(scale))[1](upstream)
+
+    return jax.vjp(gradient, *given)[1](tuple(slopes))
+
+
 layer_norm.defvjp(lambda x, scale, offset, *static: (layer_norm(x, scale, offset, *static), (x, scale)), _norm_gradient)
+_norm_gradient.defvjp(lambda *arguments: (_norm_gradient(*arguments), arguments[2:]), _second_norm_gradient)
 
 
 def _normalize(x_ref, scale_ref, offset_ref, y_ref, *, count, epsilon):
@@ -253,6 +290,6 @@ def _norm_backwards(x_ref, scale_ref, upstream_ref, to_x_ref, to_scale_ref, to_o
 def _standardized(x, epsilon):
     """Rows of x with mean 0 and variance 1 in float32, and the factor that made their variance 1."""
     x = x.astype("float32")
-    centred = x - jnp.mean(x, axis=1, keepdims=True)
-    inverse = jax.lax.rsqrt(jnp.mean(centred * centred, axis=1, keepdims=True) + epsilon)
+    centred = x - jnp.mean(x, axis=-1, keepdims=True)
+    inverse = jax.lax.rsqrt(jnp.mean(centred * centred, axis=-1, keepdims=True) + epsilon)
     return centred * inverse, inverse

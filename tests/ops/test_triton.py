@@ -98,6 +98,34 @@ def test_layer_norm_is_that_of_its_definition(shape, dtype):
         assert_close(a.astype("float32"), b.astype("float32"), tolerance)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_of_gradients(causal):
+    (q, k, v), mask = some_inputs(3, 5, 5, 2, 16, "float32")
+    x, scale, offset = jnp.asarray(normal(4, 64)), *jnp.asarray(normal(2, 64, seed=1))
+
+    def second(attention, norm):
+        def slope(q, k, v, x, scale):
+            context = jnp.where(mask[:, :, None, None], attention(q, k, v), 0)
+            return jnp.sum(jnp.sin(context)) + jnp.sum(jnp.sin(norm(x, scale, offset)))
+
+        def penalty(*given):
+            return sum(jnp.sum(each**2) for each in jax.grad(slope, range(5))(*given))
+
+        return jax.grad(penalty, range(5))(q, k, v, x, scale)
+
+    ours = second(
+        lambda *x: triton.attention(packed(*x, "q, kv"), mask, mask, causal, True),
+        lambda *x: triton.layer_norm(*x, 1e-5, True),
+    )
+    theirs = second(
+        lambda *x: plain.attention(*x, mask, causal),
+        lambda x, scale, offset: triton._standardized(x, 1e-5)[0] * scale + offset,
+    )
+    for a, b in zip(ours, theirs, strict=True):
+        assert abs(np.asarray(b)).max() > 1e-3
+        assert_close(a, b, 1e-3)
+
+
 @pytest.fixture
 def interpreted(monkeypatch):
     """Lets layers use the kernels as on a GPU, run by the interpreter; returns the list of their calls."""
