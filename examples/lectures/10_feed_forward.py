@@ -2,7 +2,7 @@
 
 import keras
 import numpy as np
-from lecture import Result, chance, interval, line, panels, run, stated
+from lecture import Result, interval, line, panels, run, stated
 from measure import trained
 
 from keras_tfm.layers import FeedForward, MultiHeadSelfAttention
@@ -66,11 +66,11 @@ def draw(what, late, found, kinds, steps):
     where = " and ".join(text for norm, text in names.items() if late[norm, kinds])
     figure, axes = panels(f"{what}: attention alone is {f'late {where}' if where else 'not late'}", 2, 4.6, 4.4)
     for axis, (norm, text) in zip(axes, names.items(), strict=True):
-        for name, style in zip(MODELS, ("x:C7", "o-C0", "^-C1"), strict=True):
+        for name, look in zip(MODELS, (("x", ":", "C7", 7), ("o", "-", "C0", 10), ("^", "--", "C1", 6)), strict=True):
             if (name, norm, kinds) in found:
-                options = {"marker": style[0], "linestyle": style[1], "color": style[2:], "label": name}
+                options = dict(zip(("marker", "linestyle", "color", "markersize"), look, strict=True), label=name)
                 line(axis, steps * np.arange(1, EPOCHS + 1), found[name, norm, kinds][0], each=True, **options)
-        chance(axis, linear_fit(kinds), "linear fit")
+        axis.axhline(linear_fit(kinds), color="black", linestyle="-.", label="linear fit", zorder=3)
         axis.set(xlabel="training step", ylabel="answers that are correct, %", ylim=(30, 103))
         axis.set_title(text, fontsize=12)
     figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, loc="outside lower center", ncols=2)
