@@ -99,6 +99,7 @@ def test_both_ways_agree_for_an_ensemble_with_other_caches():
     assert_same_hypotheses(search_of(Ensemble(models)))
 
 
+@slow_on_tensorflow
 def test_both_ways_agree_for_prompts():
     model = small(decoder_lm)
     prompts = np.array([[5, 6, 7, 8], [9, 8, 0, 0], [4, 0, 0, 0]])
@@ -106,6 +107,7 @@ def test_both_ways_agree_for_prompts():
     assert (ids[:, 0, :4] == prompts)[prompts > 0].all()
 
 
+@slow_on_tensorflow
 def test_both_ways_agree_after_a_prompt_that_prefill_reads(model):
     """The positions of the steps then differ from those of the search."""
     prompt = np.array([[START, 7], [START, 5], [START, 9]])
@@ -121,6 +123,7 @@ def test_both_ways_agree_after_a_prompt_that_prefill_reads(model):
     assert len({*map(tuple, ids[0].tolist())}) == 3 and ids.tolist() != free.tolist()
 
 
+@slow_on_tensorflow
 @pytest.mark.parametrize("merges", [False, True])
 def test_a_step_of_ones_own_may_merge_caches_or_have_other_ones(merges, model):
     """What is called "self" and has keys and values, but no "slots", is reordered as anything else."""

@@ -3,7 +3,7 @@ import json
 import keras
 import numpy as np
 import pytest
-from conftest import SLOW_ON_TENSORFLOW, array, refused, run, spread
+from conftest import SLOW_ON_TENSORFLOW, array, refused, run, slow_on_tensorflow, spread
 from test_search import STATES, TABLE, TEXTS, VOCABULARY, Language
 
 from keras_tfm import ops
@@ -109,6 +109,7 @@ def test_generate_equals_the_searches():
     assert model.generate(TEXTS, 6).tolist() == array(run(greedy, model.prefill, model.step, TEXTS, 6)).tolist()
 
 
+@slow_on_tensorflow
 def test_a_language_model_continues_its_prompt():
     keras.utils.set_random_seed(5)
     model, prompts = spread(decoder_lm(12, **SIZES), 0.3), [[5, 6, 7], [8], [4, 9]]
