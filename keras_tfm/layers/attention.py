@@ -13,7 +13,7 @@ from keras_tfm import ops
 from keras_tfm.common.arguments import UserError, check, one_of
 from keras_tfm.layers import masks, recording
 from keras_tfm.layers.base import as_integer, as_matrices, clone, initializer, options_of
-from keras_tfm.layers.caches import ancestors_at, capacity_of, check_capacity, fold_hypotheses
+from keras_tfm.layers.caches import capacity_of, check_capacity, chosen_slots, fold_hypotheses, written
 from keras_tfm.layers.dropout import Dropout
 from keras_tfm.layers.positions import SCHEMES, rotate
 from keras_tfm.layers.scores import MIXINGS, PRODUCTS, SCORES, attend, local_attention
@@ -361,9 +361,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
             q, causal_mask = check_capacity(q, capacity, start), masks.causal(length, capacity, start)
         if cache.get("slots"):
             return self._of_hypotheses(inputs, q, k, v, cache, attention_mask, causal_mask, start, training)
-        updates = {"k": ops.swap_heads(k), "v": ops.swap_heads(v)}
-        new = {name: ops.slice_update(cache[name], (0, 0, start, 0), updates[name]) for name in updates}
-        new |= {"slots": cache["slots"]} if "slots" in cache else {}
+        new = written(cache, k, v, start) | ({"slots": cache["slots"]} if "slots" in cache else {})
         if "mask" in cache:
             tokens = ops.ones(ops.shape(inputs)[:2], dtype="bool") if mask is None else mask
             new["mask"] = ops.slice_update(cache["mask"], (0, start), tokens)
@@ -378,12 +376,9 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         """
         check("inputs", tuple(inputs.shape), inputs.shape[1] == 1, "one token per row, for a cache with slots")
         q, k, v = (fold_hypotheses(x, cache["k"]) for x in (q, k, v))  # (b, slot, h or g, d)
-        ancestors = ancestors_at(start, **cache["slots"])
-        slots = ancestors.shape[1]
-        updates = {"k": ops.swap_heads(k), "v": ops.swap_heads(v)}
-        new = {name: ops.slice_update(cache[name], (0, 0, start * slots, 0), updates[name]) for name in updates}
+        chosen = chosen_slots(start, **cache["slots"])  # (b, slot, t, slot)
+        new = written(cache, k, v, start * chosen.shape[-1])
         k, v = ops.swap_heads(new["k"]), ops.swap_heads(new["v"])
-        chosen = ops.expand_dims(ancestors, -1) == ops.arange(slots, dtype="int32")  # (b, slot, t, slot)
         if attention_mask is not None and attention_mask.shape[0] != 1:  # (b · n, h, 1, t) → (b, h, n, t)
             attention_mask = ops.swap_heads(masks.combine(attention_mask, rank=4))
             attention_mask = ops.swap_heads(fold_hypotheses(attention_mask, cache["k"]))

@@ -20,16 +20,22 @@ def capacity_of(cache):
     return ops.shape(cache["slots"]["ancestors"] if cache.get("slots") else cache["k"])[2]
 
 
-def ancestors_at(start, ancestors, position):
-    """The slot in which each hypothesis finds each position of the cache, (b, slot, t).
+def written(cache, k, v, place):
+    """Keys and values of a cache, with those of some tokens (b, t, g, d) from a place on."""
+    new = {"k": k, "v": v}
+    return {name: ops.slice_update(cache[name], (0, 0, place, 0), ops.swap_heads(x)) for name, x in new.items()}
 
-    A search, whose table (b, slot, t) that is, counts from 0; here it is at the position `start`, since what precedes
-    it may have been read before it began. That is the same in all slots.
+
+def chosen_slots(start, ancestors, position):
+    """Whether a hypothesis finds a position of the cache in a slot, (b, slot, t, slot).
+
+    A search, whose table (b, slot, t) says so, counts from 0, and is at `position`. Here that is the position `start`,
+    since what precedes may have been read before the search began. It is the same in all slots.
     """
-    if start is position:
-        return ancestors
-    places = ops.maximum(ops.arange(ops.shape(ancestors)[2], dtype="int32") - (start - position), 0)
-    return ops.take(ancestors, places, axis=2)
+    if start is not position:
+        places = ops.maximum(ops.arange(ops.shape(ancestors)[2], dtype="int32") - (start - position), 0)
+        ancestors = ops.take(ancestors, places, axis=2)
+    return ops.expand_dims(ancestors, -1) == ops.arange(ancestors.shape[1], dtype="int32")
 
 
 def check_capacity(x, capacity, start):
